@@ -1,0 +1,84 @@
+# Everything that can be done here. Each target sets up what it needs; `make` alone lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# A Python this project runs on: the first of these that is 3.11, 3.12 or 3.13. Override: make PYTHON=… test
+SUITS = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	command -v $$p >/dev/null && $$p -c '$(SUITS)' && echo $$p && break; done)
+
+VENV := .venv
+STAMP := $(VENV)/.installed
+RUN := $(VENV)/bin/python
+# (pytest exits with 5 if no test carries the mark asked for.)
+PYTEST := $(RUN) -m pytest
+# What runs here uses the environment's programs, as if it were activated.
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test check wheel bench bench-verdicts gpu slow compat faults browser docs clean venv
+
+help: ## List what can be done
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(STAMP) ## Tune a real training job: a small CNN on scikit-learn's digits (a few minutes)
+	autotune run examples/digits/job.yaml
+
+test: $(STAMP) ## Run the tests (a few minutes; GPU tests skip themselves where there is no GPU)
+	$(PYTEST)
+
+check: $(STAMP) ## Lint, types, and the direction of imports
+	$(RUN) -m ruff check autotune trials search_spaces tests examples benchmarks
+	$(RUN) -m mypy
+	$(PYTEST) -q tests/house/test_imports.py
+
+wheel: $(STAMP) ## Build the wheel, install it in a fresh environment, use it there
+	rm -rf build/wheel dist
+	$(RUN) -m hatchling build -t wheel
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip install --quiet -c constraints.txt dist/*.whl
+	cd build/wheel && bin/python -I "$(CURDIR)/tests/house/installed_wheel.py"
+
+bench: $(STAMP) ## Measure the agent's cost, and live sessions against restarts
+	$(RUN) benchmarks/overhead.py
+	$(RUN) benchmarks/live_vs_restart.py
+
+bench-verdicts: $(STAMP) ## Score the two verdicts on simulated machines and losses, whose truth is known
+	for script in benchmarks/verdicts/*.py; do $(RUN) "$$script"; done
+
+gpu: $(STAMP) ## Run the tests that need a GPU
+	$(PYTEST) -m gpu || test $$? -eq 5
+
+slow: $(STAMP) ## Run the tests that take long
+	$(PYTEST) -m slow || test $$? -eq 5
+
+compat: $(STAMP) ## Run training programs of other projects under autotune
+	$(PYTEST) -m compat || test $$? -eq 5
+
+faults: $(STAMP) ## Kill, starve and disturb the tuner
+	$(PYTEST) -m faults || test $$? -eq 5
+
+browser: $(STAMP) ## Open the report in a browser and look at it
+	$(PYTEST) -m browser || test $$? -eq 5
+
+docs: $(STAMP) ## Write docs/knobs.md, docs/job.md and the JSON Schema from the code
+	mkdir -p build
+	$(RUN) -m autotune_spaces.docs docs/knobs.md
+	$(RUN) -m autotune.job.docs docs/job.md
+	autotune schema > build/job.schema.json && mv build/job.schema.json autotune/job/job.schema.json
+
+clean: ## Remove the environment, builds and caches; results in autotune-runs stay
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+venv: $(STAMP) ## Set up the environment only
+
+# Made again only when the dependencies change. The stamp is written last: an interrupted install is repeated.
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed; none was found on PATH" >&2; exit 1; }
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || { \
+		echo "making a virtual environment failed; on Debian: apt install python3-venv" >&2; rm -rf $(VENV); exit 1; }
+	$(RUN) -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@

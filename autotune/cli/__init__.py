@@ -1,0 +1,55 @@
+"""The command line. One file a command; :func:`main` is the only place that prints errors.
+
+0  done                      3  the job fails as it is (baseline)
+1  a defect of autotune      4  the agent cannot get into the job
+2  wrong input             130  interrupted; rerun to resume
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from autotune.errors import AutotuneError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit code (``autotune`` hands it to ``sys.exit``)."""
+    try:
+        from autotune.cli.app import build
+
+        # Standalone: typer answers its own usage errors (exit code 2) and lets everything else through.
+        build().main(args=None if arguments is None else list(arguments), prog_name="autotune")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except AutotuneError as error:
+        print(f"autotune: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("autotune: interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:
+        print(f"autotune: {_defect(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _defect(error: Exception) -> str:
+    """One line about an error nobody foresaw, its traceback kept in a file."""
+    import tempfile
+    import traceback
+
+    text = "".join(traceback.format_exception(error))
+    head = f"unexpected {type(error).__name__}: {error}"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="autotune-error-", suffix=".txt", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(f"{' '.join(sys.argv)}\n{text}")
+    except OSError:
+        return f"{head}\n{text}"
+    return f"{head}\n  this is a defect of autotune; the full traceback is in {file.name}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""The commands and where each lives. A command's module is imported when it is called, not to list it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+
+@dataclass(frozen=True)
+class Command:
+    """``module`` holds a function ``function`` whose annotations are the command's arguments."""
+
+    module: str
+    function: str
+    summary: str
+
+
+COMMANDS: dict[str, Command] = {
+    "init": Command("autotune.cli.init", "init", "Write a first job.yaml for a command."),
+    "check": Command("autotune.cli.check", "check", "Validate a job.yaml and show what would be searched."),
+    "run": Command("autotune.cli.run", "run", "Tune a job."),
+    "show": Command("autotune.cli.show", "show", "Show the result of a run."),
+    "launch": Command("autotune.cli.launch", "launch", "Run the job with its tuned settings."),
+    "export": Command(
+        "autotune.cli.export", "export", "Write tuned settings for a shell, torchrun, accelerate or Python."
+    ),
+    "ui": Command("autotune.cli.ui", "ui", "Compare trials in MLflow."),
+    "sync": Command("autotune.cli.sync", "sync", "Send what was recorded offline to MLflow."),
+    "knobs": Command("autotune.cli.knobs", "knobs", "List the knobs, or explain one."),
+    "doctor": Command("autotune.cli.doctor", "doctor", "Show what this machine offers and which knobs apply."),
+    "schema": Command("autotune.cli.schema", "schema", "Print the JSON Schema of job.yaml, for editors."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """A group that knows its commands by name and summary, and loads one only to run it."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        entry = COMMANDS.get(name)
+        return None if entry is None else TyperCommand(name, help=entry.summary, callback=lambda: None)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, None if name is None else load(name), rest
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, EOFError) as stop:
+            # typer would end with a code of its own; main() knows the one that is documented.
+            from autotune.errors import Interrupted
+
+            raise Interrupted("interrupted") from stop
+
+
+def load(name: str) -> Any:
+    """The command ``name``, its module imported."""
+    entry = COMMANDS[name]
+    function: Callable[..., Any] = getattr(importlib.import_module(entry.module), entry.function)
+    single = typer.Typer(
+        add_completion=False, context_settings={"help_option_names": ["-h", "--help"]}, rich_markup_mode=None
+    )
+    single.command(name, help=function.__doc__)(function)
+    return typer.main.get_command(single)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"autotune {version('autotune-torch')}")
+        raise typer.Exit()
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Finds the runtime settings with which a PyTorch training job runs fastest on this machine, its loss curve unchanged."""
+
+
+def build() -> Any:
+    """The whole command line as one command object with ``main()``."""
+    app = typer.Typer(
+        cls=LazyGroup,
+        add_completion=False,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    return typer.main.get_command(app)

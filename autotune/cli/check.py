@@ -1,0 +1,88 @@
+"""``autotune check job.yaml``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from autotune.job.spec import JobSpec
+
+
+def check(
+    job: Annotated[Path, typer.Argument(help="The job file.")] = Path("job.yaml"),
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Validate a job file and show what a run would do. Nothing of the job is started."""
+    from autotune.job.load import check_run_dir, load_job
+
+    spec = load_job(job)
+    check_run_dir(Path("autotune-runs") / spec.name)
+    summary = summarize(spec)
+    if json:
+        from json import dumps
+
+        typer.echo(dumps(summary, indent=2))
+    else:
+        typer.echo(_text(summary))
+
+
+def summarize(spec: JobSpec) -> dict[str, Any]:
+    """What a run of ``spec`` would do, as JSON data."""
+    return {
+        "name": spec.name,
+        "command": list(spec.command),
+        "workdir": str(spec.workdir),
+        "env": sorted(spec.env),  # names only: values may be secrets
+        "objective": spec.objective,
+        "planned_steps": spec.planned_steps,
+        "budget": {"minutes": spec.budget.minutes, "trials": spec.budget.trials},
+        "convergence": {"tolerance": spec.convergence.tolerance, "steps": spec.convergence.steps},
+        "tracking": spec.tracking.uri,
+        "run_dir": f"autotune-runs/{spec.name}",
+        "search_space": spec.search_space.preset,
+        "knobs": [
+            {
+                "name": knob.name,
+                "values": None if knob.values is None else list(knob.values),
+                "scope": knob.scope.value,
+                "numerics": knob.numerics.value,
+                "options": dict(knob.options),
+            }
+            for knob in spec.search_space.knobs
+        ],
+        "digest": spec.digest(),
+    }
+
+
+def _text(summary: dict[str, Any]) -> str:
+    import shlex
+
+    knobs = summary["knobs"]
+    width = max((len(k["name"]) for k in knobs), default=0)
+    rows = [
+        f"  {k['name']:{width}}  {k['scope']:7}  {k['numerics']:11}  {_values(k['values'])}".rstrip() for k in knobs
+    ]
+    budget, loss = summary["budget"], summary["convergence"]
+    return "\n".join([
+        f"{summary['name']}: {shlex.join(summary['command'])}",
+        f"  in {summary['workdir']}",
+        f"  objective {summary['objective']}, at most {budget['minutes']:g} minutes and {budget['trials']} trials",
+        f"  loss compared over {loss['steps']} steps, tolerance {loss['tolerance']:.2%}",
+        f"  recorded in {summary['run_dir']}",
+        "",
+        f"search space {summary['search_space']}: {len(knobs)} knobs (a run leaves out what does not apply to the job or this machine)",
+        *rows,
+        "",
+        "The file is valid.",
+    ])  # fmt: skip
+
+
+def _values(values: list[Any] | None) -> str:
+    if values is None:
+        return "chosen for the machine"
+    return ", ".join(
+        {True: "true", False: "false", None: "none"}[v] if v is None or isinstance(v, bool) else str(v) for v in values
+    )

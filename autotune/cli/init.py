@@ -1,0 +1,63 @@
+"""``autotune init -- COMMAND…``"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def init(
+    command: Annotated[
+        list[str], typer.Argument(help="The command that starts the job, after --.", metavar="-- COMMAND...")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("job.yaml"),
+    name: Annotated[str, typer.Option("--name", help="The job's name; default: of the script or the folder.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+) -> None:
+    """Write a first job.yaml, with comments, for the command that starts the job.
+
+    Example: autotune init -- python train.py --epochs 5
+    """
+    from autotune.errors import AutotuneError, InputError
+    from autotune.job.load import check_run_dir, clean_name, load_job
+    from autotune.job.template import job_yaml, suggest_name
+    from autotune_trials.paths import publish
+
+    if output.is_dir():
+        raise InputError(
+            "it is a directory", where=str(output), expected="a file to write", remedy=f"-o {output / 'job.yaml'}"
+        )
+    if output.exists() and not force:
+        raise InputError(
+            "the file exists",
+            where=str(output),
+            expected="a new file",
+            remedy="--force replaces it, -o FILE writes another",
+        )
+    if name and clean_name(name) != name:
+        expected = "letters, digits, dot, dash and underscore"
+        raise InputError(
+            f"'{name}' cannot be a job's name",
+            where="--name",
+            expected=expected,
+            remedy=f"--name {clean_name(name) or 'job'}",
+        )
+    folder = output.absolute().parent
+    if not folder.is_dir():
+        raise InputError(f"no directory {folder}", where=str(output), expected="a file in a directory that exists")
+    if not any(word.strip() for word in command):
+        raise InputError("the command is empty", where="COMMAND", expected="what you type to start the job")
+    check_run_dir(folder)
+    workdir = os.path.relpath(Path.cwd(), folder)
+    publish(output, job_yaml(command, name or suggest_name(command, Path.cwd()), workdir))
+    typer.echo(f"wrote {output}")
+    try:
+        load_job(output)
+    except AutotuneError as trouble:
+        # The file stays: the command may be right where the job is meant to run.
+        typer.echo(f"but as it stands it would not run:\n{trouble}")
+        return
+    typer.echo(f"next: autotune check {output}, then autotune run {output}")

@@ -1,0 +1,54 @@
+"""Every error a user can meet, and the exit code it ends with.
+
+    AutotuneError
+    ├── InputError          2   job.yaml, flags, paths, tracking URI: what, where, expected, what to do
+    ├── BaselineError       3   the job itself fails before anything was changed
+    ├── HookError           4   the agent cannot get into the job, or sees no optimizer step
+    └── Interrupted       130   Ctrl-C or SIGTERM: saved, rerun to resume
+
+Exit code 0 is a finished run, whatever its verdict; 1 is a defect of ours.
+"""
+
+from __future__ import annotations
+
+
+class AutotuneError(Exception):
+    """An error with an exit code and advice.
+
+    Args:
+        found: what is wrong, one sentence.
+        where: file and line, flag or path.
+        expected: what would have been right.
+        remedy: what to do now.
+    """
+
+    exit_code = 1
+
+    def __init__(self, found: str, *, where: str = "", expected: str = "", remedy: str = "") -> None:
+        super().__init__(found)
+        self.found, self.where, self.expected, self.remedy = found, where, expected, remedy
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.found}" if self.where else self.found
+        lines = [head]
+        if self.expected:
+            lines.append(f"  expected: {self.expected}")
+        if self.remedy:
+            lines.append(f"  what to do: {self.remedy}")
+        return "\n".join(lines)
+
+
+class InputError(AutotuneError):
+    exit_code = 2
+
+
+class BaselineError(AutotuneError):
+    exit_code = 3
+
+
+class HookError(AutotuneError):
+    exit_code = 4
+
+
+class Interrupted(AutotuneError):
+    exit_code = 130

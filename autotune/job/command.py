@@ -1,0 +1,203 @@
+"""The job's command: taken apart, its placeholders found, and looked at before anything is started."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from autotune.errors import HookError, InputError
+from autotune.job.mistakes import listing, nearest
+
+OWN_PLACEHOLDERS = ("seed", "trial_dir")
+# {name}, but neither ${name} (a shell's or Hydra's) nor {"json": 1}.
+PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_PYTHON = re.compile(r"^(?:python|pypy)(?:\d+(?:\.\d+)?)?$")
+_ISOLATING = "IES"  # python flags under which PYTHONPATH or sitecustomize is not read
+_PROBE = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('torch') else 3)"
+
+
+def split(command: str) -> tuple[str, ...]:
+    """The words of ``command``, by a shell's rules of quoting but without a shell.
+
+    Raises:
+        ValueError: unbalanced quotes, nothing in it, or something only a shell would understand; ``str()`` says what.
+    """
+    operator = shell_operator(command)
+    if operator:
+        raise ValueError(f"'{operator}' in the command: no shell reads it, so it would reach the program as it stands")
+    try:
+        words = tuple(shlex.split(command))
+    except ValueError as error:
+        raise ValueError(f"the command's quotes do not match ({str(error).lower()})") from None
+    if not words:
+        raise ValueError("the command is empty")
+    if re.match(r"^[A-Za-z_][A-Za-z0-9_]*=", words[0]):
+        raise ValueError(
+            f"'{words[0]}' before the command: no shell reads it; environment variables belong under 'env'"
+        )
+    return words
+
+
+def shell_operator(command: str) -> str:
+    """The first thing outside quotes that only a shell would understand, or ""."""
+    quote, index = "", 0
+    while index < len(command):
+        char = command[index]
+        if char == "\\" and quote != "'":
+            index += 2
+            continue
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char in "|&;<>`":
+            return (re.match(r"[|&;<>`]+", command[index:]) or [char])[0]
+        elif match := re.match(r"\$(?:\(|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})", command[index:]):
+            return match[0]
+        index += 1
+    return ""
+
+
+def placeholders(command: Sequence[str]) -> list[str]:
+    """Names in braces, in order of appearance, each once."""
+    return list(dict.fromkeys(name for word in command for name in PLACEHOLDER.findall(word)))
+
+
+def fill(command: Sequence[str], values: Mapping[str, object]) -> list[str]:
+    """``command`` with every ``{name}`` of ``values`` put in; other braces stay as they are."""
+    return [PLACEHOLDER.sub(lambda m: str(values.get(m[1], m[0])), word) for word in command]
+
+
+def check_command(command: Sequence[str], workdir: Path, env: Mapping[str, str], where: str = "") -> None:
+    """Look at the command without running it: does the program exist, can its python find torch?
+
+    Raises:
+        InputError: the program or script does not exist, or its interpreter has no torch.
+        HookError: python is told to ignore the environment, so the agent could not get in.
+    """
+    word = command[0]
+    if PLACEHOLDER.search(word):
+        return
+    environment = {**os.environ, **env}
+    program = _find_program(word, workdir, environment, where)
+    if _PYTHON.match(Path(word).name):
+        _check_python(command, program, workdir, environment, where)
+
+
+def _find_program(word: str, workdir: Path, environment: Mapping[str, str], where: str) -> str:
+    if "/" in word:
+        path = workdir / word
+        if not path.is_file():
+            raise InputError(
+                f"the command '{word}' does not exist in {workdir}",
+                where=where,
+                expected="a program",
+                remedy=_like_file(path),
+            )
+        if not os.access(path, os.X_OK):
+            how = f"write 'python {word}'" if path.suffix == ".py" else f"chmod +x {path}"
+            raise InputError(f"the command '{word}' is not executable", where=where, expected="a program", remedy=how)
+        return str(path)
+    found = shutil.which(word, path=environment.get("PATH"))
+    if found:
+        return found
+    if (workdir / word).is_file():
+        how = f"write 'python {word}'" if word.endswith(".py") else f"write './{word}'"
+    elif close := nearest(word, _programs(environment.get("PATH", ""))):
+        how = f"did you mean '{close}'?"
+    else:
+        how = "install it, or activate the environment that has it"
+    raise InputError(f"the command '{word}' was not found", where=where, expected="a program on PATH", remedy=how)
+
+
+def _programs(path: str) -> Collection[str]:
+    names: set[str] = set()
+    for folder in filter(None, path.split(os.pathsep)):
+        try:
+            names.update(os.listdir(folder))
+        except OSError:
+            continue
+    return names
+
+
+def _like_file(path: Path) -> str:
+    try:
+        close = nearest(path.name, os.listdir(path.parent))
+    except OSError:
+        return "check 'workdir'; paths in the command are relative to it"
+    return f"did you mean '{close}'?" if close else "check 'workdir'; paths in the command are relative to it"
+
+
+def _check_python(
+    command: Sequence[str], program: str, workdir: Path, environment: Mapping[str, str], where: str
+) -> None:
+    script = ""
+    arguments = iter(command[1:])
+    for argument in arguments:
+        if not argument.startswith("-"):
+            script = argument
+            break
+        if argument in ("-m", "-c", "-"):
+            break
+        if argument in ("-W", "-X", "--check-hash-based-pycs"):
+            next(arguments, None)
+        elif not argument.startswith(("--", "-W", "-X")):
+            for flag in argument[1:]:
+                if flag in _ISOLATING:
+                    raise HookError(
+                        f"the command runs python with -{flag}, which keeps the agent out of the job",
+                        where=where,
+                        expected="a python that reads PYTHONPATH and sitecustomize",
+                        remedy=f"leave out -{flag}",
+                    )
+                if flag in "mc":
+                    break
+            if any(flag in argument for flag in "mc"):
+                break
+    if script and not PLACEHOLDER.search(script) and not (workdir / script).exists():
+        raise InputError(
+            f"the script '{script}' does not exist in {workdir}",
+            where=where,
+            expected="a file",
+            remedy=_like_file(workdir / script),
+        )
+    _check_torch(program, workdir, environment, where)
+
+
+def _check_torch(program: str, workdir: Path, environment: Mapping[str, str], where: str) -> None:
+    """torch is looked up, not imported: some 50 ms instead of a second."""
+    try:
+        probe = subprocess.run(
+            [program, "-c", _PROBE],
+            cwd=workdir,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=30,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InputError(
+            f"{program} does not run: {error}", where=where, expected="a working Python interpreter"
+        ) from None
+    if probe.returncode == 3:
+        raise InputError(
+            f"{program} has no torch",
+            where=where,
+            expected="the Python the job is usually run with",
+            remedy="activate the job's environment first, or write the path of its python in 'command'",
+        )
+    if probe.returncode != 0:
+        last = probe.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+        raise InputError(f"{program} does not run: {last[0]}", where=where, expected="a working Python interpreter")
+
+
+def unknown_placeholders(command: Sequence[str], knobs: Collection[str]) -> list[tuple[str, str, str]]:
+    """(name, nearest, expected) of every placeholder that nothing would fill."""
+    valid = [*OWN_PLACEHOLDERS, *knobs]
+    expected = listing(f"{{{v}}}" for v in valid)
+    return [(name, nearest(name, valid), expected) for name in placeholders(command) if name not in valid]

@@ -1,0 +1,66 @@
+"""Configurations: which knobs, in which scope, in words.
+
+A configuration holds only the knobs that differ from the job's own values; the baseline is ``{}``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from autotune.job.spec import SearchSpace
+from autotune_spaces.base import Config, Numerics, Scope, Value
+from autotune_trials.protocol import KnobChoice
+
+
+def key_of(config: Config) -> str:
+    """A string that is the same for the same configuration, in any order of its knobs."""
+    return json.dumps(dict(sorted(config.items())), separators=(",", ":"))
+
+
+def live_choices(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
+    """The live-scope part of ``config``, as the agent is told it; in the order of the search space."""
+    return tuple(
+        KnobChoice(k.name, config[k.name], dict(k.options))
+        for k in space.knobs
+        if k.name in config and k.scope is Scope.LIVE
+    )
+
+
+def process_part(config: Config, space: SearchSpace) -> dict[str, Value]:
+    """The process-scope part of ``config``: what a new session must be started with."""
+    return {k.name: config[k.name] for k in space.knobs if k.name in config and k.scope is Scope.PROCESS}
+
+
+def without(config: Config, *names: str) -> dict[str, Value]:
+    return {k: v for k, v in config.items() if k not in names}
+
+
+def numerics_of(config: Config, space: SearchSpace) -> Numerics:
+    """The worst class among the knobs of ``config``; exact for the baseline."""
+    return max((space[name].numerics for name in config), key=lambda n: n.severity, default=Numerics.EXACT)
+
+
+def normalise(values: Config, defaults: Mapping[str, Value], space: SearchSpace) -> dict[str, Value]:
+    """Drop what equals the job's own value and what another knob makes meaningless."""
+    full = {**defaults, **values}
+    return {
+        k.name: full[k.name]
+        for k in space.knobs
+        if k.name in defaults
+        and not _same(full[k.name], defaults[k.name])
+        and k.active(full, defaults)
+    }
+
+
+def in_words(config: Config, defaults: Mapping[str, Value] | None = None) -> str:
+    """``num_workers 0 → 2, amp_dtype off → bfloat16`` or, without defaults, ``num_workers=2 amp_dtype=bfloat16``."""
+    if not config:
+        return "baseline"
+    if defaults is None:
+        return " ".join(f"{k}={v}" for k, v in config.items())
+    return ", ".join(f"{k} {defaults.get(k)} → {v}" for k, v in config.items())
+
+
+def _same(a: Value, b: Value) -> bool:
+    return type(a) is type(b) and a == b

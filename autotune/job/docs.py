@@ -1,0 +1,110 @@
+"""docs/job.md, made from the models.
+
+python -m autotune.job.docs docs/job.md           write it
+python -m autotune.job.docs --check docs/job.md   exit with 1 if it is out of date
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from autotune.job.schema import json_schema
+
+HEAD = """\
+# job.yaml
+
+<!-- Made from the models in autotune/job/schema.py by `python -m autotune.job.docs docs/job.md`. -->
+
+What is tuned, and how. Only `command` is needed; `autotune init -- COMMAND` writes a first file, `autotune check job.yaml` validates one, and
+`autotune schema` prints its JSON Schema for editors.
+
+| key | value | default | meaning |
+|---|---|---|---|
+"""
+
+NOTES = """
+## The command
+
+It is taken apart by a shell's rules of quoting, but no shell runs it: `&&`, `|`, `>` and `$NAME` outside quotes are refused. `shell: true` runs the
+line through `/bin/sh -c` instead. Relative paths are relative to `workdir`, which is relative to the file.
+
+| placeholder | stands for |
+|---|---|
+| `{seed}` | the seed of this run of the job: 0, 1, 2 … |
+| `{trial_dir}` | a directory of this run's own, for whatever the job writes |
+| `{NAME}` | the value of a knob of that name, see [knobs of your own](knobs.md#knobs-of-your-own) |
+
+The job is run many times, with different settings, and ended before it is done. Have it write to `{trial_dir}`, so that one run does not
+overwrite another's checkpoints.
+
+## YAML
+
+Words are words: `on`, `off`, `yes` and `no` are not turned into true and false, only `true` and `false` are. A key may stand once. Tags (`!!python/…`) are
+refused.
+"""
+
+
+def rows() -> Iterator[tuple[str, str, str, str]]:
+    """(key, kind, default, meaning) of every key, nested ones as ``budget.minutes``."""
+    schema = json_schema()
+    for key, entry in schema["properties"].items():
+        if "$ref" in entry:
+            model = schema["$defs"][entry["$ref"].rpartition("/")[2]]
+            for inner, detail in model["properties"].items():
+                yield f"{key}.{inner}", _kind(detail), _default(detail), detail["description"]
+        else:
+            needed = key in schema["required"]
+            yield key, _kind(entry), "" if needed else _default(entry), entry["description"]
+
+
+def _kind(entry: dict[str, Any]) -> str:
+    if "enum" in entry or "const" in entry:
+        return ", ".join(f"`{v}`" for v in entry.get("enum", [entry.get("const")]))
+    if "anyOf" in entry:
+        return " or ".join(k for part in entry["anyOf"] if (k := _kind(part)))
+    bounds = [
+        f"{sign} {entry[name]:,}" for name, sign in (("exclusiveMinimum", ">"), ("minimum", "≥")) if name in entry
+    ]
+    if entry.get("maximum", 2) <= 1:
+        bounds.append(f"≤ {entry['maximum']}")
+    words = {"integer": "whole number", "number": "number", "string": "text", "boolean": "`true`, `false`",
+             "object": "mapping", "array": "list", "null": ""}  # fmt: skip
+    return " ".join([words[entry["type"]], *bounds])
+
+
+def _default(entry: dict[str, Any]) -> str:
+    value = entry.get("default")
+    if value is None or value == {}:
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def render() -> str:
+    """The whole page."""
+    return (
+        HEAD
+        + "".join(f"| `{key}` | {kind} | {default} | {meaning} |\n" for key, kind, default, meaning in rows())
+        + NOTES
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    files = [Path(w) for w in words if w != "--check"]
+    if len(files) != 1:
+        print("usage: python -m autotune.job.docs [--check] FILE", file=sys.stderr)
+        return 2
+    if "--check" not in words:
+        files[0].write_text(render(), encoding="utf-8")
+        return 0
+    if files[0].is_file() and files[0].read_text(encoding="utf-8") == render():
+        return 0
+    print(f"{files[0]} is out of date: run python -m autotune.job.docs {files[0]}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,296 @@
+"""job.yaml to :class:`~autotune.job.spec.JobSpec`.
+
+    read_yaml ─▶ JobFile (types, bounds) ─▶ words, placeholders, knobs ─▶ JobSpec ─▶ does the command exist?
+                       └───────── every mistake of the file, with its line ────┘
+
+Nothing is started and nothing is written. What the file says is checked first, in one go; what the machine says
+(the program, its torch, the run directory) comes after, because it only makes sense for a file that can be read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from autotune.errors import InputError
+from autotune.job import command as commands
+from autotune.job.mistakes import Mistake, nearest, to_error
+from autotune.job.schema import JobFile, shown
+from autotune.job.spec import Budget, Constraints, Convergence, ExecutorSpec, JobSpec, SearchSpace, Tracking
+from autotune.job.yaml_lines import Document, Place, YamlMistake, read_text, read_yaml
+
+MIN_FREE_MIB = 64  # journal, logs and two traces of a small run
+_DEFAULT_NAMES = ("job", "autotune", "tune")  # file names that say nothing about the job
+
+
+def load_job(path: Path | str, *, check: bool = True) -> JobSpec:
+    """Read and check a job file.
+
+    Args:
+        path: job.yaml; relative paths in it are relative to its folder.
+        check: also look whether the command exists and its python has torch (one short subprocess).
+
+    Raises:
+        InputError: with file and line of every mistake.
+        HookError: the command keeps the agent out (``python -I``).
+    """
+    file = Path(path)
+    document = _read(file)
+    parsed, mistakes = _validate(document.data)
+    spec, more = _build(parsed or _what_is_right(document.data, mistakes), document, file)
+    if mistakes or spec is None:
+        raise to_error([*mistakes, *more], document, file)
+    if check:
+        place: Place = ("command",)
+        where = f"{file}:{document.line(place)}"
+        commands.check_command(spec.command, spec.workdir, spec.env, where)
+    return spec
+
+
+def check_run_dir(path: Path) -> None:
+    """Can a run be recorded in ``path``? Creates nothing that stays.
+
+    Raises:
+        InputError: it is a file, cannot be written to, or its disk is full.
+    """
+    place, remedy = path.absolute(), "choose another with --run-dir"
+    if place.exists() and not place.is_dir():
+        raise InputError("it is a file", where=str(path), expected="a directory for the run", remedy=remedy)
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir():
+        raise InputError(f"{place} is a file", where=str(path), expected="a directory for the run", remedy=remedy)
+    try:
+        # Asking for permission is not enough: root is always allowed, also where nothing can be written.
+        with tempfile.TemporaryFile(dir=place) as probe:
+            probe.write(b"autotune")
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise _disk_full(path, place, 0) from None
+        reason = error.strerror or str(error)
+        raise InputError(
+            f"cannot write in {place}: {reason}", where=str(path), expected="a directory to write to", remedy=remedy
+        ) from None
+    free_mib = shutil.disk_usage(place).free / 2**20
+    if free_mib < MIN_FREE_MIB:
+        raise _disk_full(path, place, free_mib)
+
+
+def _disk_full(path: Path, place: Path, free_mib: float) -> InputError:
+    found = f"{free_mib:.0f} MiB free on the disk of {place}"
+    return InputError(
+        found,
+        where=str(path),
+        expected=f"at least {MIN_FREE_MIB} MiB",
+        remedy="make room, or choose another with --run-dir",
+    )
+
+
+def _read(file: Path) -> Document:
+    try:
+        document = read_yaml(file)
+    except YamlMistake as mistake:
+        raise InputError(str(mistake), where=f"{file}:{mistake.line}", expected=mistake.expected) from None
+    except FileNotFoundError:
+        raise InputError("no such file", where=str(file), expected="a job.yaml", remedy=_other_file(file)) from None
+    except IsADirectoryError:
+        inside = file / "job.yaml"
+        remedy = f"did you mean '{inside}'?" if inside.is_file() else "autotune init -- COMMAND writes a job.yaml"
+        raise InputError("it is a directory", where=str(file), expected="a job.yaml", remedy=remedy) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", where=str(file), expected="a job.yaml") from None
+    if not isinstance(document.data, dict):
+        found = "the file is empty" if document.data is None else f"the file holds {shown(document.data)}"
+        raise InputError(
+            found,
+            where=f"{file}:1",
+            expected="keys and values, at least: command",
+            remedy="autotune init -- COMMAND writes one",
+        )
+    return document
+
+
+def _other_file(file: Path) -> str:
+    try:
+        close = nearest(file.name, [p.name for p in file.parent.iterdir() if p.suffix in (".yaml", ".yml")])
+    except OSError:
+        close = ""
+    return f"did you mean '{file.parent / close}'?" if close else "autotune init -- COMMAND writes one"
+
+
+def _validate(data: dict[Any, Any]) -> tuple[JobFile | None, list[Mistake]]:
+    try:
+        return JobFile.model_validate(data), []
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+    mistakes = [_mistake(d) for d in details]
+    meant = {m.nearest for m in mistakes if m.nearest}
+    # "comand" is one mistake, not an unknown key and a missing one.
+    return None, [
+        m for m, d in zip(mistakes, details, strict=True) if d["type"] != "missing" or d["loc"][-1] not in meant
+    ]
+
+
+def _what_is_right(data: dict[Any, Any], mistakes: list[Mistake]) -> JobFile:
+    """The job file without its wrong keys, so that the mistakes in the others are found in the same go."""
+    wrong = {m.place[0] for m in mistakes if m.place}
+    rest = {key: value for key, value in data.items() if key not in wrong}
+    if "command" not in rest:
+        # Flags and placeholders of ``via`` knobs can only be judged with the command.
+        rest.pop("search_space", None)
+        rest["command"] = "python"
+    return JobFile.model_validate(rest)
+
+
+def _mistake(detail: Mapping[str, Any]) -> Mistake:
+    """Pydantic's error in the words of job.yaml."""
+    place: Place = tuple(p for p in detail["loc"] if p != "[key]")
+    kind, context, value = detail["type"], detail.get("ctx") or {}, detail["input"]
+    key = ".".join(map(str, place))
+    if kind == "autotune":
+        found = context["found"]
+        if place[:1] == ("env",) and found.startswith("the value"):
+            found = f"{key}: {found}"
+        return Mistake(place, found, context["expected"], context["nearest"], context["remedy"])
+    if kind in ("extra_forbidden", "invalid_key"):
+        keys = _keys(place[:-1])
+        return Mistake(place, f"unknown key {shown(place[-1])}", f"one of {', '.join(keys)}", nearest(place[-1], keys))
+    if kind == "missing":
+        return Mistake(place[:-1], f"'{key}' is missing", "the command that starts the job, such as: python train.py")
+    return Mistake(place, f"{key} is {shown(value)}", _expected(kind, context))
+
+
+def _keys(place: Place) -> list[str]:
+    model: Any = JobFile
+    for part in place:
+        model = model.model_fields[part].annotation
+    return list(model.model_fields)
+
+
+def _expected(kind: str, context: Mapping[str, Any]) -> str:
+    bounds = {"greater_than": ("gt", "above"), "greater_than_equal": ("ge", "at least"),
+              "less_than": ("lt", "below"), "less_than_equal": ("le", "at most")}  # fmt: skip
+    if kind in bounds:
+        name, word = bounds[kind]
+        return f"a number, {word} {context[name]:g}"
+    known = {
+        "int_type": "a whole number", "int_from_float": "a whole number",
+        "float_type": "a number (the unit is in the key's name)", "finite_number": "a finite number",
+        "string_type": "text", "bool_type": "true or false",
+        "model_type": "a mapping: key: value", "dict_type": "a mapping: key: value",
+        "string_too_short": "text that is not empty", "string_too_long": "a shorter text",
+        "string_pattern_mismatch": "letters, digits, dot, dash and underscore, a letter or digit first",
+    }  # fmt: skip
+    return known.get(kind, kind.replace("_", " "))
+
+
+def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | None, list[Mistake]]:
+    """The checks that need more than one key, or the disk."""
+    mistakes: list[Mistake] = []
+    home = file.resolve().parent
+    workdir = (home / Path(parsed.workdir).expanduser()).resolve()
+    if not workdir.is_dir():
+        mistakes.append(
+            Mistake(
+                ("workdir",),
+                f"workdir is {shown(parsed.workdir)}: no directory {workdir}",
+                "a directory, relative to this file",
+            )
+        )
+    words: tuple[str, ...] = ()
+    try:
+        words = _words(parsed)
+    except ValueError as error:
+        remedy = (
+            "put it in quotes, or set 'shell: true' to run the line through /bin/sh"
+            if "no shell reads it, so" in str(error)
+            else ""
+        )
+        mistakes.append(Mistake(("command",), str(error), "a program and its arguments", remedy=remedy))
+    from autotune_spaces.knobs.via import ViaKnob
+
+    space, space_mistake = _space(parsed.search_space, words or tuple(str(parsed.command).split()))
+    if space_mistake is not None:
+        mistakes.append(space_mistake)
+    if space is not None:
+        own = [k.name for k in space.knobs if isinstance(k, ViaKnob)]
+        for name, close, expected in commands.unknown_placeholders(words, own):
+            mistakes.append(
+                Mistake(
+                    ("command",), f"nothing fills {{{name}}} in the command", expected, f"{{{close}}}" if close else ""
+                )
+            )
+    if mistakes or space is None:
+        return None, mistakes
+    return _spec(parsed, document, file, words, workdir, space), []
+
+
+def _words(parsed: JobFile) -> tuple[str, ...]:
+    if parsed.shell:
+        if not isinstance(parsed.command, str):
+            raise ValueError("'shell: true' with a command that is a list; a shell reads one line of text")
+        return ("/bin/sh", "-c", parsed.command)
+    return parsed.command if isinstance(parsed.command, tuple) else commands.split(parsed.command)
+
+
+def _space(choice: str | dict[str, Any], words: tuple[str, ...]) -> tuple[SearchSpace | None, Mistake | None]:
+    from autotune_spaces.space import SpaceError, load_space
+
+    try:
+        loaded = load_space(choice, command=words)
+    except SpaceError as error:
+        return None, Mistake(("search_space", *error.path), error.found, error.expected, error.nearest)
+    return SearchSpace(loaded.preset, tuple(loaded.knobs)), None
+
+
+def _spec(
+    parsed: JobFile, document: Document, file: Path, words: tuple[str, ...], workdir: Path, space: SearchSpace
+) -> JobSpec:
+    source = file.resolve()
+    return JobSpec(
+        name=parsed.name or default_name(source, words),
+        command=words,
+        workdir=workdir,
+        env={name: read_text(document, ("env", name), value) for name, value in parsed.env.items()},
+        search_space=space,
+        objective=parsed.objective,
+        planned_steps=parsed.planned_steps,
+        constraints=Constraints(**parsed.constraints.model_dump()),
+        convergence=Convergence(**parsed.convergence.model_dump()),
+        budget=Budget(**parsed.budget.model_dump()),
+        executor=ExecutorSpec(parsed.executor),
+        tracking=Tracking(_beside(parsed.tracking.uri, source.parent), parsed.tracking.experiment),
+        traces=parsed.traces,
+        hang_timeout_s=parsed.hang_timeout_s,
+        startup_timeout_s=parsed.startup_timeout_s,
+        source=source,
+    )
+
+
+def _beside(uri: str | None, home: Path) -> str | None:
+    """A relative sqlite file lies beside job.yaml, wherever autotune is called from."""
+    if uri and uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
+        return f"sqlite:///{os.path.normpath(home / uri.removeprefix('sqlite:///'))}"
+    return uri
+
+
+def default_name(file: Path, words: tuple[str, ...]) -> str:
+    """A name for a job that gives none: of the file if it says something, else of its folder."""
+    word = file.stem if file.stem not in _DEFAULT_NAMES else file.parent.name
+    return clean_name(word) or clean_name(Path(words[0]).name) or "job"
+
+
+def clean_name(word: str) -> str:
+    """``word`` with only what a job's name may hold."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", word).strip("-._")[:100]
+
+
+__all__ = ["check_run_dir", "clean_name", "default_name", "load_job"]

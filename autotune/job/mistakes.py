@@ -1,0 +1,67 @@
+"""What is wrong with a file, said in one way: where, what was found, what was expected, the nearest valid word."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.errors import AutotuneError, InputError
+from autotune.job.yaml_lines import Document, Place
+
+
+@dataclass(frozen=True)
+class Mistake:
+    place: Place
+    found: str
+    expected: str = ""
+    nearest: str = ""
+    remedy: str = ""
+
+
+class InputErrors(InputError):
+    """Several mistakes of one file; every one is shown."""
+
+    def __init__(self, mistakes: Sequence[InputError], file: str) -> None:
+        super().__init__(f"{len(mistakes)} mistakes", where=file, remedy="correct them; nothing was started")
+        self.mistakes = tuple(mistakes)
+
+    def __str__(self) -> str:
+        return "\n".join([*(str(m) for m in self.mistakes), f"{len(self.mistakes)} mistakes; nothing was started"])
+
+
+def nearest(word: object, words: Iterable[str]) -> str:
+    """The valid word most like ``word``, or "" if none is alike."""
+    close = difflib.get_close_matches(str(word).lower(), list(words), n=1, cutoff=0.6)
+    return close[0] if close else ""
+
+
+def listing(words: Iterable[str]) -> str:
+    """ "a, b or c"."""
+    *rest, last = list(words)
+    return f"{', '.join(rest)} or {last}" if rest else last
+
+
+def to_error(mistakes: Iterable[Mistake], document: Document, file: Path) -> AutotuneError:
+    """One error for all ``mistakes``, in the order of the file's lines."""
+    name = _shown(file)
+    errors = [
+        InputError(
+            m.found,
+            where=f"{name}:{document.line(m.place)}",
+            expected=m.expected,
+            remedy=m.remedy or (f"did you mean '{m.nearest}'?" if m.nearest else ""),
+        )
+        for m in sorted(mistakes, key=lambda m: document.line(m.place))
+    ]
+    assert errors
+    return errors[0] if len(errors) == 1 else InputErrors(errors, name)
+
+
+def _shown(file: Path) -> str:
+    """The path as a user would write it: relative if it lies below the current directory."""
+    try:
+        return str(file.resolve().relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(file)

@@ -1,0 +1,249 @@
+"""The keys of job.yaml: their types, bounds, defaults and descriptions.
+
+One set of models serves three readers: the validator, the JSON Schema for editors (:func:`json_schema`), and the
+comments of ``autotune init``. Units stand in the name or the description of a key.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, StringConstraints
+from pydantic_core import PydanticCustomError
+
+from autotune.job.mistakes import listing, nearest
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+EXECUTORS = ("local",)
+OBJECTIVES = ("throughput", "time_to_train")
+TRACES = ("none", "finalists", "all")
+URI_SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks")
+
+
+def wrong(found: str, expected: str, nearest: str = "", remedy: str = "") -> PydanticCustomError:
+    """A validation error in our own words; :mod:`autotune.job.load` adds the place."""
+    return PydanticCustomError(
+        "autotune", "{found}", {"found": found, "expected": expected, "nearest": nearest, "remedy": remedy}
+    )
+
+
+def shown(value: object) -> str:
+    """A value as an error message quotes it: as YAML spells it, short, on one line."""
+    if isinstance(value, str):
+        text = f"'{value}'"
+    elif value is None:
+        text = "nothing"
+    elif isinstance(value, bool):
+        text = str(value).lower()
+    elif isinstance(value, (int, float)):
+        text = repr(value)
+    else:
+        text = "a list" if isinstance(value, (list, tuple)) else "a mapping"
+    text = text.replace("\n", " ")
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _one_of(words: tuple[str, ...], what: str) -> Any:
+    def check(value: object) -> object:
+        if value not in words or not isinstance(value, str):
+            raise wrong(f"{what} is {shown(value)}", listing(words), nearest(value, words))
+        return value
+
+    return BeforeValidator(check)
+
+
+def _command(value: object) -> tuple[str, ...] | str:
+    if isinstance(value, str):
+        if not value.strip():
+            raise wrong("the command is empty", "what you type to start the job, such as: python train.py")
+        if "\0" in value:
+            raise wrong("the command holds a NUL character", "text")
+        return value
+    if (
+        isinstance(value, list)
+        and value
+        and all(isinstance(v, (str, int, float)) and not isinstance(v, bool) for v in value)
+    ):
+        return tuple(str(v) for v in value)
+    raise wrong(
+        f"the command is {shown(value) if value else 'empty'}", "a line of text, or a list of words (text and numbers)"
+    )
+
+
+def _env_name(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[^=\0]+", value):
+        raise wrong(f"{shown(value)} cannot be the name of an environment variable", "letters, digits and _")
+    return value
+
+
+def _env_value(value: object) -> str | int | float:
+    if isinstance(value, bool):
+        raise wrong(
+            f"the value is {shown(value)}", "text or a number", remedy=f'write "{shown(value)}" or "1" with its quotes'
+        )
+    if not isinstance(value, (str, int, float)) or "\0" in str(value):
+        raise wrong(f"the value is {shown(value)}", "text or a number")
+    return value
+
+
+def _search_space(value: object) -> str | dict[str, Any]:
+    if isinstance(value, str) or (isinstance(value, dict) and value):
+        return value
+    raise wrong(f"search_space is {shown(value)}", "the name of a preset, or a mapping of knobs")
+
+
+def _objective(value: object) -> object:
+    if value == "energy":
+        raise wrong("objective is 'energy', which this version does not measure", listing(OBJECTIVES))
+    if isinstance(value, list):
+        raise wrong("objective is a list; this version tunes for one objective", listing(OBJECTIVES))
+    return value
+
+
+def _executor(value: object) -> object:
+    kind = next(iter(value), None) if isinstance(value, dict) else value
+    if kind == "ray":
+        raise wrong("executor is 'ray'; this version runs jobs on this machine only", "local")
+    if isinstance(value, dict) and kind == "local":
+        raise wrong("the local executor takes no settings", "executor: local")
+    return kind if isinstance(value, dict) else value
+
+
+def _tolerance(value: object) -> float:
+    expected = 'a share of the loss: "1%" or 0.01, above 0 and at most 20%'
+    number: float | None = None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        number = float(value)
+    elif isinstance(value, str) and (match := re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*%\s*", value)):
+        number = float(match[1]) / 100
+    if number is None or not math.isfinite(number) or not 0 < number <= 0.2:
+        raise wrong(f"tolerance is {shown(value)}", expected)
+    return number
+
+
+def _uri(value: object) -> str | None:
+    if value is None or value == "none":
+        return None
+    expected = "auto, none, sqlite:///FILE.db or the address of an MLflow server (http://HOST:PORT)"
+    if not isinstance(value, str) or not value:
+        raise wrong(f"uri is {shown(value)}", expected)
+    if value in ("auto", "databricks"):
+        return value
+    scheme = re.split(r"[:+]", value, maxsplit=1)[0]
+    if "://" in value and scheme in URI_SCHEMES:
+        return value
+    if "://" not in value or scheme == "file":
+        raise wrong(
+            f"uri is {shown(value)}",
+            expected,
+            remedy="MLflow no longer keeps runs in plain files; use sqlite:///mlflow.db",
+        )
+    raise wrong(f"uri is {shown(value)}", expected, nearest(scheme, URI_SCHEMES))
+
+
+_EnvName = Annotated[str, PlainValidator(_env_name, json_schema_input_type=str)]
+_EnvValue = Annotated[str | int | float, PlainValidator(_env_value, json_schema_input_type=str | int | float)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, title=None)
+
+
+class Constraints(_Model):
+    """What no configuration may exceed."""
+
+    device_memory_fraction: float = Field(
+        0.9, gt=0, le=1, description="Share of the GPU's memory a configuration may use, 0 to 1."
+    )
+    host_memory_gib: float | None = Field(
+        None, gt=0, description="Host memory of the whole job in GiB; default: what the machine has."
+    )
+
+
+class Convergence(_Model):
+    """How closely the loss curve must stay the same."""
+
+    tolerance: Annotated[float, PlainValidator(_tolerance, json_schema_input_type=float | str)] = Field(
+        0.01, description="Share of the loss by which it may differ, such as 1% or 0.01.", examples=["1%"]
+    )
+    steps: int = Field(240, ge=40, le=100_000, description="Optimizer steps over which seeded runs are compared.")
+
+
+class Budget(_Model):
+    """Where the search stops at the latest."""
+
+    minutes: float = Field(20.0, gt=0, le=10_080, description="Wall time of the whole run, in minutes.")
+    trials: int = Field(60, ge=1, le=100_000, description="Configurations tried in the search.")
+
+
+class Tracking(_Model):
+    """Where the run is recorded in MLflow."""
+
+    uri: Annotated[str | None, PlainValidator(_uri, json_schema_input_type=str | None)] = Field(
+        "auto",
+        description="auto (sqlite beside the run directory), none, sqlite:///FILE.db (relative to this file), or a server's address.",
+        examples=["sqlite:///mlflow.db", "http://localhost:5000"],
+    )
+    experiment: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = Field(
+        None, description="MLflow experiment; default: the job's name."
+    )
+
+
+class JobFile(_Model):
+    """A training job and how it is to be tuned (job.yaml of autotune)."""
+
+    model_config = ConfigDict(title="autotune job.yaml")
+
+    name: Annotated[str, StringConstraints(pattern=NAME)] | None = Field(
+        None, description="Names the run directory; letters, digits, dot, dash. Default: the folder's name."
+    )
+    command: Annotated[
+        tuple[str, ...] | str, PlainValidator(_command, json_schema_input_type=str | list[str | int | float])
+    ] = Field(
+        description="What you type to start the job, as a line or a list. {seed} and {trial_dir} may be used in it."
+    )
+    shell: bool = Field(False, description="Run the command line through /bin/sh -c.")
+    workdir: str = Field(".", min_length=1, description="Where the command is run, relative to this file.")
+    env: dict[_EnvName, _EnvValue] = Field(
+        default_factory=dict, description="Environment variables added for the job; text or numbers."
+    )
+    search_space: Annotated[
+        str | dict[str, Any], PlainValidator(_search_space, json_schema_input_type=str | dict[str, Any])
+    ] = Field(
+        "auto",
+        description="A preset (auto, cpu, cuda, quick, thorough, loader), or a mapping of knobs, optionally with 'preset'.",
+    )
+    objective: Annotated[
+        Literal["throughput", "time_to_train"], _one_of(OBJECTIVES, "objective"), BeforeValidator(_objective)
+    ] = Field(
+        "throughput", description="throughput: samples a second. time_to_train: start-up included, over planned_steps."
+    )
+    planned_steps: int = Field(
+        20_000,
+        ge=1,
+        le=10**12,
+        description="Optimizer steps of a full training run: what start-up cost is spread over.",
+    )
+    constraints: Constraints = Field(default_factory=lambda: Constraints())
+    convergence: Convergence = Field(default_factory=lambda: Convergence())
+    budget: Budget = Field(default_factory=lambda: Budget())
+    executor: Annotated[Literal["local"], _one_of(EXECUTORS, "executor"), BeforeValidator(_executor)] = Field(
+        "local", description="Where the job runs: on this machine."
+    )
+    tracking: Tracking = Field(default_factory=lambda: Tracking())
+    traces: Annotated[Literal["none", "finalists", "all"], _one_of(TRACES, "traces")] = Field(
+        "finalists", description="Profiler traces kept: none, of baseline and winner, or of every trial."
+    )
+    hang_timeout_s: float = Field(
+        120.0, ge=1, le=86_400, description="Seconds without an iteration after which the job is taken for hung."
+    )
+    startup_timeout_s: float = Field(600.0, ge=1, le=86_400, description="Seconds until the first optimizer step.")
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of job.yaml, as editors read it."""
+    schema = JobFile.model_json_schema(mode="validation")
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return schema

@@ -1,0 +1,98 @@
+"""The job as its owner described it: job.yaml, typed and checked.
+
+Plain frozen dataclasses, so that every stage takes them as arguments; :mod:`autotune.job.load` reads and
+checks the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autotune_spaces.base import Knob
+from autotune_spaces.codec import encode
+
+
+@dataclass(frozen=True)
+class Constraints:
+    device_memory_fraction: float = 0.9
+    host_memory_gib: float | None = None
+
+
+@dataclass(frozen=True)
+class Convergence:
+    tolerance: float = 0.01  # share of the loss; "1%" in the file
+    steps: int = 240  # optimizer steps each seeded run is compared over
+
+
+@dataclass(frozen=True)
+class Budget:
+    minutes: float = 20.0
+    trials: int = 60
+
+
+@dataclass(frozen=True)
+class Tracking:
+    uri: str | None = "auto"  # "auto": sqlite in the run directory's parent; None: no MLflow, the spool only
+    experiment: str | None = None  # None: the job's name
+
+
+@dataclass(frozen=True)
+class ExecutorSpec:
+    kind: str = "local"
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """The knobs of a search, in order, and why the rest of the preset is not among them."""
+
+    preset: str
+    knobs: tuple[Knob, ...]
+
+    def __getitem__(self, name: str) -> Knob:
+        return next(k for k in self.knobs if k.name == name)
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    name: str
+    command: tuple[str, ...]  # argv; may hold {seed}, {trial_dir} and {<via knob>}
+    workdir: Path  # absolute
+    env: Mapping[str, str]
+    search_space: SearchSpace
+    objective: str = "throughput"
+    planned_steps: int = 20_000
+    constraints: Constraints = Constraints()
+    convergence: Convergence = Convergence()
+    budget: Budget = Budget()
+    executor: ExecutorSpec = ExecutorSpec()
+    tracking: Tracking = Tracking()
+    traces: str = "finalists"  # none, finalists, all
+    hang_timeout_s: float = 120.0  # no iteration for this long: the session is taken for hung
+    startup_timeout_s: float = 600.0  # until the first optimizer step
+    source: Path | None = None  # the job.yaml it came from
+
+    def digest(self) -> str:
+        """Identity of what is tuned: decides whether a run resumes.
+
+        Command, environment, search space, objective, limits and tolerance count. Name, budget, tracking, traces and
+        timeouts do not: changing them in mid-run is fine.
+        """
+        space = [[type(k).__qualname__, k.name, k.values, k.options] for k in self.search_space.knobs]
+        identity = {
+            "command": self.command,
+            "workdir": str(self.workdir),
+            "env": self.env,
+            "search_space": space,
+            "objective": self.objective,
+            "planned_steps": self.planned_steps,
+            "constraints": self.constraints,
+            "convergence": self.convergence,
+            "executor": self.executor,
+        }
+        text = json.dumps(encode(identity), sort_keys=True, separators=(",", ":"), default=repr)
+        return hashlib.sha256(text.encode()).hexdigest()

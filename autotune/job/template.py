@@ -1,0 +1,87 @@
+"""The first job.yaml: every key once, what it is for, its default commented out."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from autotune.job.load import clean_name
+from autotune.job.schema import Budget, Constraints, Convergence, JobFile, Tracking
+
+_PLAIN_SCRIPTS = ("train", "main", "run", "trainer", "training", "__main__")  # names that do not tell jobs apart
+
+
+def suggest_name(command: Sequence[str], folder: Path) -> str:
+    """The script's name if it says something ("train_resnet.py"), else the folder's."""
+    for word in command[1:]:
+        if word.endswith(".py"):
+            stem = Path(word).stem
+            if stem not in _PLAIN_SCRIPTS and clean_name(stem):
+                return clean_name(stem)
+            break
+    return clean_name(folder.resolve().name) or "job"
+
+
+def job_yaml(command: Sequence[str], name: str, workdir: str = ".") -> str:
+    """The text of a commented job.yaml for ``command``, run in ``workdir`` (relative to the file)."""
+    fields = JobFile.model_fields
+    budget, limits, loss = Budget(), Constraints(), Convergence()
+    return f"""\
+# A training job for autotune.     check: autotune check FILE     tune: autotune run FILE
+# In an editor: autotune schema > job.schema.json, then make this the first line:
+#   yaml-language-server: $schema=job.schema.json
+
+# {fields["name"].description}
+name: {_scalar(name)}
+
+# {fields["command"].description}
+command: {_scalar(shlex.join(command))}
+
+# {fields["workdir"].description}
+{"# workdir: ." if workdir == "." else f"workdir: {_scalar(workdir)}"}
+
+# {fields["env"].description}
+# env:
+#   OMP_NUM_THREADS: 4
+
+# {fields["search_space"].description}
+# "autotune knobs" lists the knobs.
+search_space: auto
+
+# {fields["objective"].description}
+# objective: throughput
+
+# {fields["planned_steps"].description}
+# planned_steps: {fields["planned_steps"].default}
+
+# {Constraints.__doc__} Memory of the host in GiB, of the GPU as a share.
+# constraints: {{device_memory_fraction: {limits.device_memory_fraction:g}, host_memory_gib: 16}}
+
+# {Convergence.__doc__}
+# convergence: {{tolerance: {loss.tolerance:.0%}, steps: {loss.steps}}}
+
+# {Budget.__doc__}
+budget: {{minutes: {budget.minutes:g}, trials: {budget.trials}}}
+
+# Where the run is recorded: {Tracking.model_fields["uri"].description}
+# tracking: {{uri: auto}}
+
+# {fields["traces"].description}
+# traces: finalists
+
+# {fields["hang_timeout_s"].description}
+# hang_timeout_s: {fields["hang_timeout_s"].default:g}
+
+# {fields["startup_timeout_s"].description}
+# startup_timeout_s: {fields["startup_timeout_s"].default:g}
+"""
+
+
+def _scalar(text: str) -> str:
+    """``text`` as a YAML scalar on one line, quoted only where it must be."""
+    style = '"' if "\n" in text else None
+    dumped: str = yaml.safe_dump(text, width=2**20, allow_unicode=True, default_style=style)
+    return dumped.removesuffix("...\n").strip()

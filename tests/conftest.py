@@ -1,0 +1,31 @@
+"""What every test may rely on: the tested environment's programs on PATH, quiet libraries, GPU tests only with a GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Tests start real commands ("python train.py", "autotune run"): they must find those of this environment.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("MPLBACKEND", "agg")
+for _name in ("AUTOTUNE_SESSION", "AUTOTUNE_MARK", "MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME"):
+    os.environ.pop(_name, None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if gpu and not _has_gpu():
+        for item in gpu:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def _has_gpu() -> bool:
+    """Asked in a process of its own: importing torch here would slow every test run down by a second."""
+    code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120).returncode == 0

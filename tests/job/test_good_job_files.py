@@ -1,0 +1,361 @@
+"""What a right job file turns into."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autotune.errors import AutotuneError
+from autotune.job.command import fill, placeholders, shell_operator, split
+from autotune.job.load import load_job
+from autotune.job.schema import JobFile, json_schema
+from autotune.job.spec import Budget, Constraints, Convergence, JobSpec, Tracking
+from autotune.job.template import job_yaml, suggest_name
+from autotune.job.yaml_lines import YamlMistake, parse_yaml
+
+ROOT = Path(__file__).parents[2]
+AUTOTUNE = str(Path(sys.executable).parent / "autotune")
+SCHEMA = ROOT / "autotune" / "job" / "job.schema.json"
+
+FULL = """\
+name: digits-cnn
+command: python train.py --epochs 5 --out {trial_dir} --seed {seed}
+workdir: src
+env: {OMP_NUM_THREADS: 2, RATE: 1.10, MODE: on, PORT: 010, EMPTY: ""}
+search_space:
+  preset: quick
+  num_workers: [0, 2]
+  amp_dtype: [off, bfloat16]
+  width: {via: "--width {}", values: [32, 64], default: 32}
+objective: time_to_train
+planned_steps: 20_000
+constraints: {device_memory_fraction: 0.8, host_memory_gib: 16}
+convergence: {tolerance: 2%, steps: 300}
+budget: {minutes: 5, trials: 12}
+executor: local
+tracking: {uri: sqlite:///mlflow.db, experiment: digits}
+traces: all
+hang_timeout_s: 30
+startup_timeout_s: 1e2
+"""
+
+
+def load(folder: Path, text: str) -> JobSpec:
+    (folder / "job.yaml").write_text(text)
+    return load_job(folder / "job.yaml", check=False)
+
+
+def test_every_key_is_read(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    job = load(tmp_path, FULL)
+    assert job.name == "digits-cnn"
+    assert job.command == ("python", "train.py", "--epochs", "5", "--out", "{trial_dir}", "--seed", "{seed}")
+    assert job.workdir == tmp_path / "src"
+    assert job.env == {"OMP_NUM_THREADS": "2", "RATE": "1.10", "MODE": "on", "PORT": "010", "EMPTY": ""}
+    assert job.search_space.preset == "quick"
+    assert job.search_space["num_workers"].values == (0, 2)
+    assert job.search_space["amp_dtype"].values == ("off", "bfloat16")
+    assert job.search_space["width"].values == (32, 64)
+    assert (job.objective, job.planned_steps, job.traces) == ("time_to_train", 20_000, "all")
+    assert job.constraints == Constraints(0.8, 16)
+    assert job.convergence == Convergence(0.02, 300)
+    assert job.budget == Budget(5, 12)
+    assert job.executor.kind == "local"
+    assert job.tracking == Tracking(f"sqlite:///{tmp_path}/mlflow.db", "digits")
+    assert (job.hang_timeout_s, job.startup_timeout_s) == (30, 100)
+    assert job.source == tmp_path / "job.yaml"
+
+
+def test_everything_but_the_command_has_a_default(tmp_path: Path) -> None:
+    folder = tmp_path / "my digits"
+    folder.mkdir()
+    job = load(folder, "command: python train.py\n")
+    bare = JobSpec("my-digits", ("python", "train.py"), folder, {}, job.search_space, source=folder / "job.yaml")
+    assert job == bare
+    assert job.search_space.preset == "auto"
+
+
+def test_the_models_defaults_are_those_of_the_spec() -> None:
+    parsed = JobFile(command="x")
+    spec_defaults = {f.name: f.default for f in dataclasses.fields(JobSpec)}
+    for name in ("objective", "planned_steps", "traces", "hang_timeout_s", "startup_timeout_s"):
+        assert getattr(parsed, name) == spec_defaults[name]
+    for name in ("constraints", "convergence", "budget", "tracking"):
+        assert getattr(parsed, name).model_dump() == dataclasses.asdict(spec_defaults[name])
+
+
+def test_a_list_is_taken_word_by_word(tmp_path: Path) -> None:
+    job = load(tmp_path, "command: [python, train.py, --lr, 0.1, --note, 'a | b $HOME']\n")
+    assert job.command == ("python", "train.py", "--lr", "0.1", "--note", "a | b $HOME")
+
+
+def test_a_shell_is_used_only_when_asked_for(tmp_path: Path) -> None:
+    job = load(tmp_path, "command: cd sub && python train.py > log\nshell: true\n")
+    assert job.command == ("/bin/sh", "-c", "cd sub && python train.py > log")
+
+
+def test_aliases_and_merges_work(tmp_path: Path) -> None:
+    job = load(tmp_path, "command: python train.py\nenv:\n  <<: {A: 1, B: 2}\n  B: 3\n")
+    assert job.env == {"A": "1", "B": "3"}
+
+
+@pytest.mark.parametrize("uri", ["none", "~"])
+def test_tracking_can_be_left_out(uri: str, tmp_path: Path) -> None:
+    assert load(tmp_path, f"command: python train.py\ntracking: {{uri: {uri}}}\n").tracking.uri is None
+
+
+def test_paths_do_not_depend_on_where_autotune_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load(tmp_path, "command: python train.py\ntracking: {uri: 'sqlite:///runs/m.db'}\n")
+    monkeypatch.chdir("/")
+    again = load_job(tmp_path / "job.yaml", check=False)
+    assert dataclasses.replace(again, search_space=first.search_space) == first
+    assert again.tracking.uri == f"sqlite:///{tmp_path}/runs/m.db"
+
+
+def test_no_python_object_is_ever_built(tmp_path: Path) -> None:
+    with pytest.raises(AutotuneError, match="plain data"):
+        load(tmp_path, f"command: !!python/object/apply:os.mkdir ['{tmp_path}/made']\n")
+    assert not (tmp_path / "made").exists()
+
+
+def test_the_digest_follows_what_is_tuned_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    job = load(tmp_path, FULL)
+    assert len(job.digest()) == 64
+    same = {
+        "name: digits-cnn": "name: other",
+        "minutes: 5": "minutes: 50",
+        "traces: all": "traces: none",
+        "hang_timeout_s: 30": "hang_timeout_s: 31",
+    }
+    other = {
+        "--epochs 5": "--epochs 6", "OMP_NUM_THREADS: 2": "OMP_NUM_THREADS: 1", "[0, 2]": "[0, 4]", "preset: quick": "preset: cpu",
+        "[32, 64]": "[32, 128]", "--width {}": "--hidden {}", "time_to_train": "throughput", "2%": "3%", "0.8": "0.7", "20_000": "20_001",
+    }  # fmt: skip
+    for before, after in same.items():
+        assert load(tmp_path, FULL.replace(before, after)).digest() == job.digest(), before
+    for before, after in other.items():
+        assert load(tmp_path, FULL.replace(before, after)).digest() != job.digest(), before
+
+
+def test_the_digest_is_the_same_in_another_process(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    job = load(tmp_path, FULL)
+    code = f"from autotune.job.load import load_job; print(load_job({str(job.source)!r}, check=False).digest())"
+    env = {**os.environ, "PYTHONHASHSEED": "7"}
+    assert subprocess.check_output([sys.executable, "-c", code], text=True, env=env, timeout=60).strip() == job.digest()
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("python train.py", ("python", "train.py")),
+        ("python train.py --cfg '{\"a\": [1, 2]}'", ("python", "train.py", "--cfg", '{"a": [1, 2]}')),
+        ("python train.py 'a && b' \"c | d\" e\\;f", ("python", "train.py", "a && b", "c | d", "e;f")),
+        ("python -c 'import torch; print(1 > 0)'", ("python", "-c", "import torch; print(1 > 0)")),
+        ("python train.py run.dir='${now:%Y}'", ("python", "train.py", "run.dir=${now:%Y}")),
+        ("python train.py *.yaml ~/x #5", ("python", "train.py", "*.yaml", "~/x", "#5")),
+    ],
+)
+def test_quoted_things_are_just_text(line: str, words: tuple[str, ...]) -> None:
+    assert split(line) == words
+
+
+def test_only_names_in_braces_are_placeholders() -> None:
+    command = ("x", "{seed}", "a{seed}b{trial_dir}", '{"seed": 1}', "${seed}", "{}", "{1}")
+    assert placeholders(command) == ["seed", "trial_dir"]
+    assert fill(command, {"seed": 3}) == ["x", "3", "a3b{trial_dir}", '{"seed": 1}', "${seed}", "{}", "{1}"]
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1), min_size=1, max_size=5))
+@settings(max_examples=150, deadline=None)
+def test_any_words_survive_quoting(words: list[str]) -> None:
+    import shlex
+
+    line = shlex.join(words)
+    assert shell_operator(line) == ""
+    assert split(line) == tuple(words)
+
+
+# --- anything at all ---------------------------------------------------------------------------------------------------
+
+KEYS = st.sampled_from([*JobFile.model_fields, "minutes", "uri", "num_workers", "preset", "tolerance", "", "x"])
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 10**20)
+    | st.floats()
+    | st.text(max_size=12)
+    | st.sampled_from(["auto", "off", "python t.py", "1%"])
+)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=6
+)
+
+
+@given(st.dictionaries(KEYS, VALUES, max_size=5))
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_mapping_gives_a_job_or_an_error_with_a_line(tmp_path: Path, data: dict[str, object]) -> None:
+    """Never another exception, whatever stands in the file."""
+    try:
+        load(tmp_path, yaml.safe_dump(data, allow_unicode=True))
+    except AutotuneError as error:
+        assert error.exit_code == 2
+        assert "job.yaml" in str(error)
+
+
+@given(st.text(st.sampled_from("command: -[]{}&*!|>%@`'\"#,?\n\t ab01.~<"), max_size=40))
+@settings(max_examples=300, deadline=None)
+def test_any_text_is_yaml_or_a_mistake_with_a_line(text: str) -> None:
+    try:
+        parse_yaml(text)
+    except YamlMistake as mistake:
+        assert 1 <= mistake.line <= text.count("\n") + 2
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("off", "off"), ("yes", "yes"), ("true", True), ("1e-3", 0.001), ("1.5", 1.5), (".5", 0.5), ("1.", 1.0),
+        ("3", 3), ("-7", -7), ("0x10", 16), ("20_000", 20000), ("010", 10), ("1:30", "1:30"), ("2026-01-02", "2026-01-02"),
+        ("~", None), ("", None), ("'3'", "3"), ("1%", "1%"), ("_", "_"), ("1e5", 1e5), ("e5", "e5"), ("=", "="),
+    ],
+)  # fmt: skip
+def test_scalars_mean_what_they_look_like(text: str, value: object) -> None:
+    read = parse_yaml(f"a: {text}\n").data["a"]
+    assert (read, type(read)) == (value, type(value))
+
+
+# --- schema and init ----------------------------------------------------------------------------------------------------
+
+
+def test_the_shipped_schema_is_current() -> None:
+    assert json.loads(SCHEMA.read_text()) == json_schema(), "run `make docs`"
+
+
+def test_the_page_on_job_files_is_current() -> None:
+    from autotune.job.docs import main
+
+    assert main(["--check", str(ROOT / "docs" / "job.md")]) == 0, "run `make docs`"
+
+
+def test_the_schema_accepts_and_refuses_as_the_loader_does(tmp_path: Path) -> None:
+    import jsonschema
+
+    schema = json.loads(SCHEMA.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    assert validator.is_valid(parse_yaml(FULL).data)
+    for text in (
+        "name: x",
+        "command: 3",
+        "command: x\nbuget: {}",
+        "command: x\nbudget: {minutes: 0}",
+        "command: x\ntraces: some",
+    ):
+        assert not validator.is_valid(parse_yaml(text).data), text
+
+
+def test_every_key_is_described() -> None:
+    schema = json_schema()
+    for owner in (schema, *schema["$defs"].values()):
+        for key, entry in owner["properties"].items():
+            target = schema["$defs"][entry["$ref"].rpartition("/")[2]] if "$ref" in entry else entry
+            assert target.get("description"), key
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([AUTOTUNE, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60)
+
+
+def test_init_writes_a_file_that_check_accepts(tmp_path: Path) -> None:
+    (tmp_path / "train_resnet.py").touch()
+    done = run("init", "--", "python", "train_resnet.py", "--note", "it's {seed} & more", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "next: autotune check job.yaml" in done.stdout
+    checked = run("check", "job.yaml", "--json", cwd=tmp_path)
+    assert checked.returncode == 0, checked.stderr
+    summary = json.loads(checked.stdout)
+    assert summary["name"] == "train_resnet"
+    assert summary["command"] == ["python", "train_resnet.py", "--note", "it's {seed} & more"]
+    assert "num_workers" in [k["name"] for k in summary["knobs"]]
+    assert "num_workers" in run("check", "job.yaml", cwd=tmp_path).stdout
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["job.yaml", "train_resnet.py"]
+
+
+def test_init_replaces_a_file_only_when_told(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("mine")
+    refused = run("init", "--", "python", "train.py", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--force" in refused.stderr
+    assert (tmp_path / "job.yaml").read_text() == "mine"
+    assert run("init", "--force", "--", "python", "train.py", cwd=tmp_path).returncode == 0
+    assert "train.py" in (tmp_path / "job.yaml").read_text()
+
+
+def test_init_elsewhere_keeps_the_directory_of_the_command(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "train.py").touch()
+    assert run("init", "-o", "conf/tune.yaml", "--", "python", "train.py", cwd=tmp_path).returncode == 0
+    assert load_job(tmp_path / "conf" / "tune.yaml").workdir == tmp_path
+
+
+def test_init_says_at_once_what_would_not_run(tmp_path: Path) -> None:
+    done = run("init", "--", "python", "trian.py", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "the script 'trian.py' does not exist" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--",),
+        ("--", ""),
+        ("--name", "a/b", "--", "python", "x.py"),
+        ("-o", "no/where.yaml", "--", "python", "x.py"),
+    ],
+)
+def test_init_refuses_what_makes_no_job(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    assert run("init", *arguments, cwd=tmp_path).returncode == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_key_of_the_file_is_in_the_first_one(tmp_path: Path) -> None:
+    """Comment marks off, it is a full job file, and a right one."""
+    text = job_yaml(["python", "train.py"], "x")
+    settings_only = [
+        line
+        for line in text.splitlines()
+        if not line.startswith("# ") or line[2:].partition(":")[0] in JobFile.model_fields
+    ]
+    full = "\n".join(line.removeprefix("# ") for line in settings_only)
+    shown = set(parse_yaml(full).data)
+    assert set(JobFile.model_fields) - shown <= {"shell", "executor"}
+    load(tmp_path, full.replace("env:", "env: {}"))
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["python", "train.py"], "digits"),
+        (["python", "train_gpt.py"], "train_gpt"),
+        (["torchrun", "-m", "pkg.train"], "digits"),
+        (["python", "src/main.py"], "digits"),
+    ],
+)
+def test_a_name_is_taken_from_what_tells_jobs_apart(command: list[str], name: str, tmp_path: Path) -> None:
+    (tmp_path / "digits").mkdir()
+    assert suggest_name(command, tmp_path / "digits") == name

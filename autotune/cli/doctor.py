@@ -1,0 +1,180 @@
+"""``autotune doctor``"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from autotune_spaces.facts import JobFacts, Machine
+
+# distribution -> what is lost without it
+LIBRARIES = {
+    "torch": "nothing can be tuned",
+    "optuna": "no search",
+    "mlflow": "no tracking in MLflow and no 'autotune ui'; the results stay in the run directory",
+    "ray": "no runs on other machines; the local executor is not affected",
+    "nvtx": "no named ranges in nsys traces",
+}
+SMALL_SHM_GIB = 0.5  # a container's usual 64 MiB is soon full with several workers and images
+
+
+def doctor(json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """Show what this machine offers, what is missing, and what each knob would do for an ordinary job here."""
+    report = examine()
+    if json:
+        from json import dumps
+
+        typer.echo(dumps(report, indent=2))
+    else:
+        _print(report)
+
+
+def examine() -> dict[str, Any]:
+    """What is here, as JSON data. Nothing is changed."""
+    from autotune_spaces.codec import encode
+    from autotune_spaces.machine import probe
+
+    machine = probe()
+    libraries = {name: _version(name) for name in LIBRARIES}
+    governor = _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    return {
+        "machine": encode(machine),
+        "libraries": libraries,
+        "pressure_stall_information": bool(_read("/proc/pressure/cpu")),
+        "cpu_governor": governor,
+        "missing": _missing(machine, libraries, governor),
+        "knobs": _knobs(machine),
+    }
+
+
+def _version(distribution: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _missing(machine: Machine, libraries: dict[str, str], governor: str) -> list[str]:
+    """What is not as good as it could be, one sentence each."""
+    found = [f"{name} is not installed: {LIBRARIES[name]}" for name, version in libraries.items() if not version]
+    if libraries["torch"] and not machine.torch_version:
+        found.append(f"torch {libraries['torch']} is installed but cannot be imported")
+    if not machine.cxx_compiler:
+        found.append("no C++ compiler with Python's header files (g++, python3-dev): compile_mode is out on a CPU")
+    if machine.shm_gib < SMALL_SHM_GIB:
+        found.append(
+            f"/dev/shm has only {machine.shm_gib * 1024:.0f} MiB free: DataLoader workers may die with a bus error "
+            "(docker: --shm-size=8g or --ipc=host)"
+        )
+    if not _read("/proc/pressure/cpu"):
+        found.append(
+            "no pressure-stall information (/proc/pressure): disturbance by other programs is seen by their CPU use only"
+        )
+    if governor and governor != "performance":
+        found.append(f"the CPU governor is '{governor}': clock changes add noise; 'performance' gives steadier figures")
+    if machine.cores < 2:
+        found.append("one core only: workers and training share it, and times are noisy")
+    return found
+
+
+def _knobs(machine: Machine) -> list[dict[str, Any]]:
+    """What each knob would try for an ordinary image job on this machine, or why it is out."""
+    from autotune_spaces.base import Withdrawn
+    from autotune_spaces.knobs import get, names
+
+    job, rows = _ordinary_job(machine), []
+    for name in names():
+        row: dict[str, Any] = {"knob": name, "values": [], "out": ""}
+        try:
+            row["values"] = list(get(name).domain(machine, job).values)
+        except Withdrawn as reason:
+            row["out"] = str(reason)
+        rows.append(row)
+    return rows
+
+
+def _ordinary_job(machine: Machine) -> JobFacts:
+    """A small image classifier with nothing tuned: what `doctor` shows the knobs for."""
+    import os
+
+    from autotune_spaces.facts import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts
+
+    loader = LoaderFacts(
+        dataset="images", site="", key="", batch_size=64, num_workers=0, prefetch_factor=None, persistent_workers=False,
+        pin_memory=False, drop_last=False, iterable=False, length=782, samples=50_000, custom_batch_sampler=False,
+    )  # fmt: skip
+    optimizer = OptimizerFacts("AdamW", "default", ("for-loop", "foreach", "fused"), (1e-3,), 60)
+    model = ModelFacts("Net", 11_000_000, convolutions=20, batch_norms=20)
+    threads = machine.cores
+    if machine.torch_version:
+        import torch
+
+        threads = torch.get_num_threads()
+    return JobFacts(
+        pid=os.getpid(),
+        device=machine.device,
+        loader=loader,
+        optimizers=(optimizer,),
+        models=(model,),
+        intra_op_threads=threads,
+    )
+
+
+def _print(report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console, machine = Console(highlight=False), report["machine"]
+    facts = Table(box=None, pad_edge=False, show_header=False)
+    for what, value in _facts(report):
+        facts.add_row(what, value)
+    console.print("This machine", style="bold")
+    console.print(facts)
+    console.print("\nLess good than it could be", style="bold")
+    for line in report["missing"] or ["nothing found"]:
+        console.print(f"- {line}", markup=False)
+    console.print(f"\nThe knobs, for an ordinary image job on {machine['device']}", style="bold")
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    for row in report["knobs"]:
+        table.add_row(row["knob"], f"out: {row['out']}" if row["out"] else ", ".join(_word(v) for v in row["values"]))
+    console.print(table)
+
+
+def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
+    machine, libraries = report["machine"], report["libraries"]
+    gpu = "none that torch can use"
+    if machine["device"] == "cuda":
+        capability = ".".join(map(str, machine["compute_capability"]))
+        gpu = (
+            f"{machine['device_count']} × {machine['device_name']}, {machine['device_memory_gib']:.0f} GiB, capability {capability}, "
+            f"CUDA {machine['cuda_version']}, cuDNN {machine['cudnn_version']}"
+        )
+    flags = ", ".join(machine["cpu_flags"]) or "none of those that knobs ask for"
+    return [
+        ("CPU", f"{machine['cores']} cores usable, {machine['cpu_model']} ({flags})"),
+        ("CPU governor", report["cpu_governor"] or "not shown by this kernel"),
+        ("memory", f"{machine['memory_gib']:.1f} GiB"),
+        ("/dev/shm", f"{machine['shm_gib']:.1f} GiB free"),
+        ("GPU", gpu),
+        ("C++ compiler", machine["cxx_compiler"] or "none"),
+        ("pressure stall", "there" if report["pressure_stall_information"] else "not there"),
+        ("Python", machine["python_version"]),
+        *((name, version or f"not installed: {LIBRARIES[name]}") for name, version in libraries.items()),
+    ]
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

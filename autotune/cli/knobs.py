@@ -1,0 +1,85 @@
+"""``autotune knobs [NAME]``"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from autotune_spaces.base import Knob
+
+PIPED_WIDTH = 200  # characters; a table in a file or a pipe is not folded to a screen's width
+
+
+def knobs(
+    name: Annotated[str | None, typer.Argument(help="Show this knob's card.", show_default=False)] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, the page of docs/knobs.md.")] = False,
+) -> None:
+    """List the knobs, or explain one: what it does, when it helps, when not, whether it can change the loss."""
+    from autotune_spaces.knobs import get, names
+
+    if name is not None and name not in names():
+        raise _unknown(name, names())
+    if markdown:
+        from autotune_spaces import docs
+
+        typer.echo(docs.render() if name is None else docs.card(name), nl=False)
+    elif name is not None:
+        _print_card(get(name))
+    else:
+        _print_table([get(n) for n in names()])
+
+
+def _unknown(name: str, known: tuple[str, ...]) -> Exception:
+    from autotune.errors import InputError
+    from autotune.job.mistakes import nearest
+
+    close = nearest(name, known)
+    return InputError(
+        f"there is no knob '{name}'",
+        where="autotune knobs",
+        expected=f"one of {', '.join(known)}",
+        remedy=f"did you mean '{close}'?" if close else "autotune knobs lists them all",
+    )
+
+
+def _print_table(knobs: list[Knob]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from autotune_spaces.docs import first_sentence
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("knob", "values", "scope", "numerics", "what it does"):
+        table.add_column(title, no_wrap=title in ("knob", "scope", "numerics"), overflow="fold")
+    for knob in knobs:
+        table.add_row(
+            knob.name, escape(knob.range), knob.scope.value, knob.numerics.value, escape(first_sentence(knob))
+        )
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PIPED_WIDTH)
+    console.print(table)
+    console.print("\n'autotune knobs NAME' explains one.", highlight=False)
+
+
+def _print_card(knob: Knob) -> None:
+    from rich.console import Console
+
+    from autotune_spaces.docs import PARTS, example
+
+    console = Console(highlight=False)
+    console.print(knob.name, style="bold")
+    options = "".join(f"; {name}: {', '.join(map(str, values))}" for name, values in knob.accepts.items())
+    console.print(
+        f"values: {knob.range}{options}\nscope: {knob.scope.value}   numerics: {knob.numerics.value}", markup=False
+    )
+    for title, field in PARTS:
+        console.print(f"\n{title}", style="bold")
+        console.print(getattr(knob.card, field), markup=False)
+    if shown := example(knob):
+        console.print("\nIn your own source", style="bold")
+        console.print(shown[1], markup=False, soft_wrap=True)
+    console.print(f"\nSource: {knob.card.source}", markup=False, soft_wrap=True)

@@ -1,0 +1,221 @@
+"""What a knob is.
+
+    domain(machine, job)      which values are worth trying here, the job's own among them, or why none is
+    current(machine, job)     the job's own value: the baseline
+    apply(live, value)        set it in the running job             (live knobs)
+    environment(value)        set it before the process starts      (process knobs)
+    command(argv, value)      set it on the job's command line      (``via:`` knobs)
+    effect(live, value)       after a few iterations: did it really change anything?
+
+A *configuration* maps knob names to values and holds only what differs from the job's own setting:
+the baseline is ``{}``. A new knob is one file in ``knobs/`` and one line in ``knobs/__init__.py``.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from autotune_spaces.facts import JobFacts, Machine
+
+Value = str | int | float | bool | None
+Config = Mapping[str, Value]
+
+
+class Scope(str, enum.Enum):
+    """When a knob can be set."""
+
+    LIVE = "live"  # between two blocks of iterations of a running job
+    PROCESS = "process"  # before the process starts
+
+
+class Numerics(str, enum.Enum):
+    """What a knob may change in the job's arithmetic; it decides what the loss check must show."""
+
+    EXACT = "exact"  # the same arithmetic
+    ROUNDING = "rounding"  # the same mathematics, rounded otherwise
+    STATISTICAL = "statistical"  # another training trajectory
+
+    @property
+    def severity(self) -> int:
+        return list(Numerics).index(self)
+
+
+class Withdrawn(Exception):
+    """This knob is out of the search for this job on this machine; ``str()`` is the reason shown."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a user should know about a knob. Each field is one or two plain sentences."""
+
+    what: str
+    when_it_helps: str
+    when_it_does_not: str
+    changes_loss: str
+    source: str  # documentation or paper
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The values of a knob in one search.
+
+    ``values`` is ordered from least to most; it always holds ``default``, the job's own value.
+    """
+
+    values: tuple[Value, ...]
+    default: Value
+    ordered: bool = True  # neighbours are alike (worker counts), as opposed to mere categories (dtypes)
+
+    def __post_init__(self) -> None:
+        if not any(_same(self.default, v) for v in self.values):
+            raise ValueError(f"the domain {self.values} lacks the job's own value {self.default!r}")
+
+
+def _same(a: Value, b: Value) -> bool:
+    return type(a) is type(b) and a == b
+
+
+class EntryModule(Protocol):
+    """A top-level module the job calls in training, with the places where knobs may act on it."""
+
+    module: Any
+
+    def set_compiled(self, mode: str | None) -> None:
+        """Run forward through ``torch.compile(mode=mode)``; None takes it back and resets dynamo."""
+
+    def compiled_graphs(self) -> int:
+        """Graphs compiled since the last :meth:`set_compiled`; 0 means compilation did nothing."""
+
+    def set_channels_last(self, on: bool) -> None:
+        """Hold parameters, optimizer state and 4-D inputs in channels_last (or in the default format)."""
+
+
+class LoaderControl(Protocol):
+    """The training DataLoader; changes take effect at the next batch."""
+
+    def set(self, **settings: Any) -> None:
+        """Override constructor arguments: num_workers, prefetch_factor, persistent_workers, pin_memory,
+        batch_size, in_order. ``None`` gives an argument back to the job's own value."""
+
+    def own(self, setting: str) -> Any:
+        """The value the job itself built the DataLoader with."""
+
+
+class LiveJob(Protocol):
+    """What a knob may touch in the running job. Implemented by the agent.
+
+    Every setter is idempotent, and every setter given the job's own value restores the job exactly.
+    """
+
+    torch: Any
+    device: str
+    loader: LoaderControl | None
+    entries: Sequence[EntryModule]
+    optimizers: Sequence[Any]
+
+    def set_autocast(self, dtype: str | None) -> None:
+        """Run the forward region under autocast ("bfloat16", "float16"); float16 scales the loss as GradScaler does."""
+
+    def set_non_blocking(self, on: bool | None) -> None:
+        """Make host-to-device copies of pinned tensors asynchronous; None leaves the job's own calls alone."""
+
+    def set_lr_factor(self, factor: float) -> None:
+        """Multiply every learning rate, now and whatever a scheduler sets later, by ``factor``."""
+
+    def set_optimizer_impl(self, implementation: str | None) -> None:
+        """"for-loop", "foreach" or "fused"; None is the job's own. Moves step counters where each expects them."""
+
+
+class Knob(ABC):
+    """One runtime setting. Subclasses are stateless; one instance serves many jobs."""
+
+    name: str
+    scope: Scope
+    numerics: Numerics
+    card: Card
+    declares: tuple[str, ...] = ()  # paths of the fingerprint this knob is meant to change, e.g. "optimizers.*.lr"
+    start_up_cost: bool = False  # True if it costs seconds at start (compile, cuDNN search): reported as break-even
+    range: str = ""  # the values in words, for tables: "0, 1, 2, 4 … cores"
+    accepts: Mapping[str, tuple[Value, ...]] = {}  # options a user may give, and the values each may have
+
+    def __init__(self, values: Sequence[Value] | None = None, **options: Value) -> None:
+        """``values``: what the user wants tried instead of the knob's own choice; ``options``: e.g. lr_scaling."""
+        self.values = None if values is None else tuple(values)
+        self.options = options
+
+    @abstractmethod
+    def current(self, machine: Machine, job: JobFacts) -> Value:
+        """The value the job uses when left alone."""
+
+    @abstractmethod
+    def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
+        """Values worth trying here, in order; raises :class:`Withdrawn` with the reason if there are none."""
+
+    def domain(self, machine: Machine, job: JobFacts) -> Domain:
+        """Candidates (or the user's values) and the job's own value.
+
+        Raises:
+            Withdrawn: the knob does not apply, or nothing but the job's own value is left.
+        """
+        candidates = list(self.candidates(machine, job))
+        own = self.current(machine, job)
+        refused: list[str] = []
+        values: list[Value] = []
+        for value in candidates if self.values is None else self.values:
+            reason = None if _same(own, value) else self.unusable(value, machine, job)
+            if reason:
+                refused.append(reason)
+            elif not any(_same(value, v) for v in values):
+                values.append(value)
+        if not any(_same(own, v) for v in values):
+            values.insert(0, own)
+        if all(_same(own, v) for v in values):
+            raise Withdrawn(refused[0] if refused else f"{own!r}, the job's own value, is the only one that applies here")
+        if self.ordered and all(isinstance(v, (int, float)) for v in values):
+            values.sort()
+        return Domain(tuple(values), own, self.ordered)
+
+    ordered: bool = True
+
+    def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
+        """Why ``value`` cannot be used by this job on this machine, asked for or not; None if it can."""
+        return None
+
+    def parse(self, value: Value) -> Value:
+        """``value`` as it was meant: YAML reads an unquoted ``off`` as False, and knobs with that word undo it."""
+        return value
+
+    def check_value(self, value: Value) -> str | None:
+        """Why ``value`` can never be right for this knob (wrong type, unknown word), or None. Needs no job."""
+        return None
+
+    def active(self, config: Config, defaults: Config) -> bool:
+        """False where another knob's value makes this one meaningless (prefetching without workers)."""
+        return True
+
+    def apply(self, live: LiveJob, value: Value) -> None:
+        """Set ``value`` in the running job. The job's own value restores it. Live knobs implement this."""
+        raise TypeError(f"{self.name} is set before the process starts, not in a running job")
+
+    def effect(self, live: LiveJob, value: Value) -> str | None:
+        """After some iterations with ``value``: why it had no effect, or None if it took hold (or cannot tell)."""
+        return None
+
+    def environment(self, value: Value) -> dict[str, str]:
+        """Environment variables that set ``value``. Process knobs implement this."""
+        return {}
+
+    def at_import(self, torch: Any, environ: Mapping[str, str]) -> None:
+        """Carry out :meth:`environment` right after ``import torch``, for variables that torch itself does not read."""
+
+    def command(self, argv: Sequence[str], value: Value) -> list[str]:
+        """The job's command line with ``value`` set. ``via:`` knobs implement this."""
+        return list(argv)
+
+    def snippet(self, value: Value) -> str:
+        """The Python a user would write in their own source to get this; "" if there is none."""
+        return ""

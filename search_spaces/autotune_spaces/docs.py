@@ -1,0 +1,133 @@
+"""docs/knobs.md, made from the cards.
+
+python -m autotune_spaces.docs docs/knobs.md           write it
+python -m autotune_spaces.docs --check docs/knobs.md   exit with 1 if it is out of date
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from autotune_spaces.base import Knob, Value
+from autotune_spaces.knobs import get, names
+
+HEAD = """\
+# The knobs
+
+<!-- Made from the cards in search_spaces/autotune_spaces/knobs by `python -m autotune_spaces.docs docs/knobs.md`. -->
+
+*Scope* says when a knob can be set: `live` between two blocks of iterations of a running job, `process` before it starts.
+*Numerics* says what a knob may change: `exact` (the same arithmetic), `rounding` (the same mathematics, rounded otherwise),
+`statistical` (another training trajectory); it decides what the loss check must show.
+"""
+
+PARTS = (
+    ("What it does", "what"),
+    ("When it helps", "when_it_helps"),
+    ("When it does not", "when_it_does_not"),
+    ("Does it change the loss?", "changes_loss"),
+)
+
+VIA = """\
+## Knobs of your own
+
+Any flag or environment variable of the job can be a knob. `default` is what the job uses when left alone (found in the
+command if the flag is there); `numerics` is `statistical` unless declared otherwise.
+
+```yaml
+search_space:
+  preset: auto
+  dtype: {via: "--dtype {}", values: [float32, bfloat16], default: float32, numerics: rounding}
+  omp_schedule: {via: env OMP_SCHEDULE, values: [static, dynamic], default: static, numerics: exact}
+  tf32: {via: "--tf32", numerics: rounding}      # a switch: there or not
+```
+
+Without `via`, the value is put wherever the command holds the knob's name in braces: `python train.py --width {width}`.
+No shell reads the value. Quote words such as "on" and "off", which YAML takes for truth values.
+"""
+
+
+def table() -> str:
+    """All knobs as a Markdown table."""
+    rows = ["| knob | values | scope | numerics | what it does |", "|---|---|---|---|---|"]
+    for knob in map(get, names()):
+        rows.append(
+            f"| [`{knob.name}`](#{knob.name}) | {knob.range} | {knob.scope.value} | {knob.numerics.value} | {first_sentence(knob)} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def first_sentence(knob: Knob) -> str:
+    """One line on what the knob does."""
+    return knob.card.what.split(". ")[0].split("; ")[0].split(": ")[0].rstrip(".") + "."
+
+
+def example(knob: Knob) -> tuple[Value, str] | None:
+    """A value and the Python for it, for the card; None if no value has any."""
+    for value in _EXAMPLES.get(knob.name, (True, False)):
+        if knob.check_value(value) is None and (code := knob.snippet(value)):
+            return value, code
+    return None
+
+
+_EXAMPLES: dict[str, tuple[Value, ...]] = {
+    "num_workers": (4,),
+    "prefetch_factor": (4,),
+    "in_order": (False,),
+    "batch_size": (256,),
+    "amp_dtype": ("bfloat16",),
+    "matmul_precision": ("high",),
+    "cudnn_benchmark_limit": (0,),
+    "cudnn_workspace_mib": (1024,),
+    "compile_mode": ("default",),
+    "optimizer_impl": ("fused",),
+    "intra_op_threads": (4,),
+}
+
+
+def card(name: str) -> str:
+    """One knob's card as Markdown.
+
+    Raises:
+        KeyError: no such knob.
+    """
+    knob = get(name)
+    lines = [f"## {name}", "", f"Values: {knob.range}. Scope: {knob.scope.value}. Numerics: {knob.numerics.value}."]
+    for option, choices in knob.accepts.items():
+        lines[-1] += f" Option `{option}`: {', '.join(map(str, choices))}."
+    if knob.start_up_cost:
+        lines[-1] += " It costs time at start, which is set against the steps planned."
+    for title, field in PARTS:
+        lines += ["", f"**{title}** {getattr(knob.card, field)}"]
+    if shown := example(knob):
+        lines += ["", "In your own source:", "", "```python", shown[1], "```"]
+    lines += ["", f"Source: {knob.card.source}"]
+    return "\n".join(lines) + "\n"
+
+
+def render() -> str:
+    """The whole page."""
+    return "\n".join([HEAD, table(), *map(card, names()), VIA])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    check = "--check" in words
+    files = [Path(w) for w in words if w != "--check"]
+    if len(files) != 1:
+        print("usage: python -m autotune_spaces.docs [--check] FILE", file=sys.stderr)
+        return 2
+    text = render()
+    if not check:
+        files[0].write_text(text, encoding="utf-8")
+        return 0
+    if files[0].is_file() and files[0].read_text(encoding="utf-8") == text:
+        return 0
+    print(f"{files[0]} is out of date: run python -m autotune_spaces.docs {files[0]}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

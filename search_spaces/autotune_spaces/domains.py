@@ -1,0 +1,69 @@
+"""Small pieces that several knobs' domains are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from autotune_spaces.base import Value, Withdrawn
+from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
+
+
+def doubling(limit: int) -> list[int]:
+    """1, 2, 4 … up to ``limit``, and ``limit`` itself."""
+    values = [1 << i for i in range(max(1, limit).bit_length()) if 1 << i <= limit]
+    return values if limit in values or limit < 1 else [*values, limit]
+
+
+def cores_per_rank(machine: Machine, job: JobFacts) -> int:
+    """Cores one rank may use when the ranks of this machine share them evenly; at least 1.
+
+    Ranks are counted as one a device on CUDA, since world_size may span machines.
+    """
+    ranks = min(job.world_size, machine.device_count or 1) if job.device == "cuda" else job.world_size
+    return max(1, machine.cores // max(1, ranks))
+
+
+def loader_of(job: JobFacts) -> LoaderFacts:
+    """The job's training DataLoader.
+
+    Raises:
+        Withdrawn: it has none.
+    """
+    if job.loader is None:
+        raise Withdrawn("the job reads its training data without a torch DataLoader")
+    return job.loader
+
+
+def need_cuda(job: JobFacts) -> None:
+    """Raises Withdrawn unless the job trains on a CUDA device."""
+    if job.device != "cuda":
+        raise Withdrawn(f"only for CUDA, and the job trains on {job.device}")
+
+
+def need_convolutions(job: JobFacts) -> None:
+    """Raises Withdrawn if the job's modules are known and none holds a convolution."""
+    if job.models and not any(m.convolutions for m in job.models):
+        raise Withdrawn("the model has no convolutions (no Conv2d or Conv3d)")
+
+
+def one_of(value: Value, words: Iterable[str]) -> str | None:
+    """Why ``value`` is none of ``words``, or None if it is one."""
+    words = list(words)
+    return None if value in words else f"{value!r} is not one of {', '.join(words)}"
+
+
+def whole(value: Value, least: int) -> str | None:
+    """Why ``value`` is not a whole number from ``least`` up, or None if it is one."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+        return None
+    return f"{value!r} is not a whole number from {least} up"
+
+
+def true_or_false(value: Value) -> str | None:
+    """Why ``value`` is no truth value, or None if it is one."""
+    return None if isinstance(value, bool) else f"{value!r} is neither true nor false"
+
+
+def off_word(value: Value) -> Value:
+    """YAML 1.1 reads an unquoted ``off`` (or ``no``) as False; these knobs mean the word."""
+    return "off" if value is False else value

@@ -1,0 +1,99 @@
+"""What is known about the machine and about the job, as plain data.
+
+A knob decides from these facts alone what it may be set to. They are gathered inside the user's
+process (only there can the job's own torch be asked) and travel to the tuner as JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The hardware and software a trial runs on."""
+
+    cores: int  # cores this process may use (affinity and cgroup quota), not the cores of the board
+    memory_gib: float
+    shm_gib: float  # free space in /dev/shm, where DataLoader workers hand over batches
+    device: str  # "cpu" or "cuda"
+    device_name: str
+    torch_version: str
+    python_version: str
+    cpu_model: str = ""
+    cpu_flags: frozenset[str] = frozenset()  # of the flags knobs ask for, e.g. "avx512_bf16", "amx_bf16"
+    device_count: int = 0
+    device_memory_gib: float = 0.0
+    compute_capability: tuple[int, ...] = ()
+    cuda_version: str = ""
+    cudnn_version: int = 0
+    cxx_compiler: str = ""  # what torch.compile would use on a CPU; "" if there is none
+    platform: str = ""
+
+
+@dataclass(frozen=True)
+class LoaderFacts:
+    """The training DataLoader as the job built it."""
+
+    dataset: str  # class name
+    site: str  # "file.py:12", where it was constructed
+    key: str  # identifies this DataLoader among all the job builds, the same in every run
+    batch_size: int | None  # None: batch_size=None, or a batch sampler of the job's own
+    num_workers: int
+    prefetch_factor: int | None
+    persistent_workers: bool
+    pin_memory: bool
+    drop_last: bool
+    iterable: bool  # IterableDataset
+    length: int | None  # batches an epoch
+    samples: int | None  # len(dataset)
+    custom_batch_sampler: bool
+    in_order: bool = True
+    worker_sharding: bool = True  # an IterableDataset that asks get_worker_info(); True for map-style
+
+
+@dataclass(frozen=True)
+class OptimizerFacts:
+    """One optimizer of the job."""
+
+    name: str  # class name
+    implementation: str  # "default", "for-loop", "foreach" or "fused": what the job asked for
+    supported: tuple[str, ...]  # implementations this optimizer can be switched to here
+    lr: tuple[float, ...]  # one a param group
+    parameters: int
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """One top-level module that the job calls while training."""
+
+    name: str
+    parameters: int
+    convolutions: int  # Conv2d/Conv3d layers, what channels_last is for
+    dropouts: int = 0
+    batch_norms: int = 0
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What the agent saw of the job before any knob was touched."""
+
+    pid: int
+    device: str  # where the model's parameters live: "cpu" or "cuda"
+    loader: LoaderFacts | None
+    optimizers: tuple[OptimizerFacts, ...]
+    models: tuple[ModelFacts, ...]
+    own_autocast: str = ""  # dtype of the job's own autocast, "" if it uses none
+    own_scaler: bool = False
+    own_compile: bool = False
+    double_backward: bool = False  # backward(create_graph=True) was seen
+    matmul_precision: str = "highest"
+    cudnn_benchmark: bool = False
+    cudnn_benchmark_limit: int = 10
+    intra_op_threads: int = 1
+    backwards_per_step: float = 1.0
+    manual: bool = False  # iterations are marked by autotune.step()
+    world_size: int = 1
+    samples_per_step: float = 1.0
+    sample_unit: str = "samples"  # "samples", or "iterations" where no batch could be counted
+    own_settings: dict[str, str] = field(default_factory=dict)  # further calls the job makes itself, e.g. {"set_num_threads": "train.py:9"}

@@ -1,0 +1,84 @@
+"""The registry: one line a knob, in the order they are listed. A new knob adds a file here and a line below.
+
+A module is imported when its knob is first asked for, so the agent loads only the knobs it is told to set.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from autotune_spaces.base import Knob, Value
+
+VARIABLE_PREFIX = "AUTOTUNE_KNOB_"  # of variables that a knob reads itself, because torch does not
+
+_KNOBS: dict[str, str] = {  # name -> class, in the module of the knob's name
+    "num_workers": "NumWorkers",
+    "prefetch_factor": "PrefetchFactor",
+    "persistent_workers": "PersistentWorkers",
+    "in_order": "InOrder",
+    "pin_memory": "PinMemory",
+    "non_blocking": "NonBlocking",
+    "batch_size": "BatchSize",
+    "amp_dtype": "AmpDtype",
+    "matmul_precision": "MatmulPrecision",
+    "cudnn_benchmark": "CudnnBenchmark",
+    "cudnn_benchmark_limit": "CudnnBenchmarkLimit",
+    "cudnn_workspace_mib": "CudnnWorkspaceMib",
+    "compile_mode": "CompileMode",
+    "channels_last": "ChannelsLast",
+    "optimizer_impl": "OptimizerImpl",
+    "intra_op_threads": "IntraOpThreads",
+}
+
+
+def names() -> tuple[str, ...]:
+    """Every registered knob, in order."""
+    return tuple(_KNOBS)
+
+
+def kind(name: str) -> type[Knob]:
+    """The class of a registered knob.
+
+    Raises:
+        KeyError: no such knob.
+    """
+    class_name = _KNOBS[name]
+    cls: type[Knob] = getattr(importlib.import_module(f"{__name__}.{name}"), class_name)
+    return cls
+
+
+@cache
+def get(name: str) -> Knob:
+    """A registered knob with its own choice of values: for its card, scope and numerics.
+
+    Raises:
+        KeyError: no such knob.
+    """
+    return kind(name)()
+
+
+def create(name: str, options: Mapping[str, Value] | None = None, values: Sequence[Value] | None = None) -> Knob:
+    """A knob as a job describes it. ``options`` with a ``via`` entry make one of the user's own (:mod:`.via`).
+
+    Raises:
+        KeyError: no such knob.
+    """
+    options = dict(options or {})
+    if "via" in options:
+        from autotune_spaces.knobs.via import ViaKnob
+
+        return ViaKnob(name, values, **options)
+    return kind(name)(values, **options)
+
+
+def at_import(torch: Any, environ: Mapping[str, str]) -> None:
+    """Let process knobs carry out what they put into ``environ``; the agent calls this right after ``import torch``."""
+    if any(variable.startswith(VARIABLE_PREFIX) for variable in environ):
+        for name in names():
+            get(name).at_import(torch, environ)
+
+
+__all__ = ["at_import", "create", "get", "kind", "names"]

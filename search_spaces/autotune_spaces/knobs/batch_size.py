@@ -1,0 +1,81 @@
+"""Samples a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value, Withdrawn
+from autotune_spaces.domains import loader_of, whole
+from autotune_spaces.facts import JobFacts, Machine
+
+FACTORS = (0.5, 1, 2, 4, 8)
+LR_RULES = ("none", "sqrt", "linear")
+
+
+class BatchSize(Knob):
+    """``lr_scaling`` says what happens to the learning rate when the batch grows k-fold: none, × √k, × k.
+
+    The ratio k needs the job's own batch size: the option own_batch_size where it is given (a tuned.yaml knows it),
+    else what the job built its DataLoader with.
+    """
+
+    name = "batch_size"
+    scope = Scope.LIVE
+    numerics = Numerics.STATISTICAL
+    range = "the job's × ½, 1, 2, 4, 8"
+    accepts = {"lr_scaling": LR_RULES}
+    card = Card(
+        what="How many samples the training DataLoader puts into one step; with lr_scaling sqrt or linear the learning "
+        "rate grows with it.",
+        when_it_helps="The device is not filled by the job's batch, so a larger one costs less time per sample.",
+        when_it_does_not="The device is already full, or memory ends. Fewer, larger steps may need more samples to reach "
+        "the same loss, and losses that compare samples within a batch (contrastive ones) change their meaning.",
+        changes_loss="Yes: another training trajectory. The loss is compared per sample consumed, and the batch is adopted "
+        "together with its learning-rate rule or not at all.",
+        source="https://arxiv.org/abs/1706.02677 (linear rule); https://arxiv.org/abs/1811.03600 (limits of large batches)",
+    )
+
+    def current(self, machine: Machine, job: JobFacts) -> Value:
+        return loader_of(job).batch_size
+
+    def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
+        loader = loader_of(job)
+        if loader.custom_batch_sampler:
+            raise Withdrawn("the job's DataLoader uses a batch sampler of its own, which decides the batch size")
+        if loader.batch_size is None:
+            raise Withdrawn("the job's DataLoader has batch_size=None: the dataset makes the batches itself")
+        sizes = {max(1, round(loader.batch_size * factor)) for factor in FACTORS}
+        most = math.inf if loader.samples is None else loader.samples // max(1, job.world_size)
+        return sorted(size for size in sizes if size <= most or size == loader.batch_size)
+
+    def check_value(self, value: Value) -> str | None:
+        return whole(value, 1)
+
+    def apply(self, live: LiveJob, value: Value) -> None:
+        """Raises RuntimeError if a learning-rate rule is asked for before the job's own batch size is known."""
+        factor = self.lr_factor(live, value)
+        if live.loader is not None:
+            live.loader.set(batch_size=value)
+        live.set_lr_factor(factor)
+
+    def lr_factor(self, live: LiveJob, value: Value) -> float:
+        """What the learning rate is multiplied by at batch size ``value``."""
+        rule = self.options.get("lr_scaling", "none")
+        if rule == "none":
+            return 1.0
+        own = self.options.get("own_batch_size") or (live.loader.own("batch_size") if live.loader is not None else None)
+        if not isinstance(own, int) or not isinstance(value, int):
+            raise RuntimeError(f"lr_scaling {rule} needs the job's own batch size, which is not known yet")
+        return math.sqrt(value / own) if rule == "sqrt" else value / own
+
+    def effect(self, live: LiveJob, value: Value) -> str | None:
+        return "no DataLoader was iterated" if live.loader is None else None
+
+    def snippet(self, value: Value) -> str:
+        rule, own = self.options.get("lr_scaling", "none"), self.options.get("own_batch_size")
+        line = f"DataLoader(..., batch_size={value})"
+        if rule == "none" or not isinstance(own, int) or not isinstance(value, int):
+            return line
+        factor = f"({value} / {own}) ** 0.5" if rule == "sqrt" else f"{value} / {own}"
+        return f'{line}\nfor group in optimizer.param_groups:\n    group["lr"] *= {factor}'

@@ -1,0 +1,62 @@
+"""Whether cuDNN times its algorithms before it picks one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value, Withdrawn
+from autotune_spaces.domains import need_convolutions, need_cuda, true_or_false
+from autotune_spaces.facts import JobFacts, Machine
+
+VARIABLE = "AUTOTUNE_KNOB_CUDNN_BENCHMARK"
+
+
+class CudnnBenchmark(Knob):
+    """A process knob: PyTorch keeps the plan chosen for a shape for as long as the process lives, and looks there before
+    it looks at this switch (aten/src/ATen/native/cudnn/Conv_v8.cpp, run_single_conv). Switched in a running job it would
+    do nothing for the shapes already seen. torch reads no variable for it, so it is set right after ``import torch``.
+    """
+
+    name = "cudnn_benchmark"
+    scope = Scope.PROCESS
+    numerics = Numerics.ROUNDING
+    start_up_cost = True
+    range = "false, true (CUDA)"
+    card = Card(
+        what="At the first convolution of each shape cuDNN times its algorithms and keeps the fastest, instead of trusting "
+        "a rule of thumb.",
+        when_it_helps="Networks of convolutions with inputs of a fixed size.",
+        when_it_does_not="Inputs of ever new sizes, each of which is timed again; models without convolutions; CPUs.",
+        changes_loss="Algorithms add in different orders, so results round differently, and which one is picked may vary "
+        "from run to run. It is checked.",
+        source="https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.benchmark",
+    )
+
+    def current(self, machine: Machine, job: JobFacts) -> Value:
+        return job.cudnn_benchmark
+
+    def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
+        need_cuda(job)
+        need_convolutions(job)
+        if job.cudnn_benchmark:
+            raise Withdrawn("the job sets torch.backends.cudnn.benchmark = True itself")
+        return [False, True]
+
+    def check_value(self, value: Value) -> str | None:
+        return true_or_false(value)
+
+    def environment(self, value: Value) -> dict[str, str]:
+        return {VARIABLE: "1" if value else "0"}
+
+    def at_import(self, torch: Any, environ: Mapping[str, str]) -> None:
+        if environ.get(VARIABLE) in ("0", "1"):
+            torch.backends.cudnn.benchmark = environ[VARIABLE] == "1"
+
+    def effect(self, live: LiveJob, value: Value) -> str | None:
+        if live.torch.backends.cudnn.benchmark is not value:
+            return f"the job set torch.backends.cudnn.benchmark to {live.torch.backends.cudnn.benchmark} itself"
+        return None
+
+    def snippet(self, value: Value) -> str:
+        return f"torch.backends.cudnn.benchmark = {value}"

@@ -1,0 +1,60 @@
+"""How many algorithms cuDNN times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, Value
+from autotune_spaces.domains import need_convolutions, need_cuda, whole
+from autotune_spaces.facts import JobFacts, Machine
+
+VARIABLE = "AUTOTUNE_KNOB_CUDNN_BENCHMARK_LIMIT"
+
+
+class CudnnBenchmarkLimit(Knob):
+    """A process knob for the same reason as cudnn_benchmark: plans once chosen are kept."""
+
+    name = "cudnn_benchmark_limit"
+    scope = Scope.PROCESS
+    numerics = Numerics.ROUNDING
+    start_up_cost = True
+    ordered = False  # 0 stands for "all", so neighbours are not alike
+    range = "10, 0 = all (CUDA)"
+    card = Card(
+        what="How many of cuDNN's algorithms are timed for each shape when cudnn_benchmark is on; 0 times all of them.",
+        when_it_helps="The fastest algorithm is not among the ten that cuDNN puts first.",
+        when_it_does_not="cudnn_benchmark is off. Timing all makes the first iterations longer and needs memory meanwhile.",
+        changes_loss="As cudnn_benchmark: results round differently with the algorithm. It is checked.",
+        source="https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.benchmark_limit",
+    )
+
+    def current(self, machine: Machine, job: JobFacts) -> Value:
+        return job.cudnn_benchmark_limit
+
+    def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
+        need_cuda(job)
+        need_convolutions(job)
+        return [10, 0]
+
+    def check_value(self, value: Value) -> str | None:
+        return whole(value, 0)
+
+    def active(self, config: Config, defaults: Config) -> bool:
+        return config.get("cudnn_benchmark", defaults.get("cudnn_benchmark")) is not False
+
+    def environment(self, value: Value) -> dict[str, str]:
+        return {VARIABLE: str(value)}
+
+    def at_import(self, torch: Any, environ: Mapping[str, str]) -> None:
+        if environ.get(VARIABLE, "").isdigit() and torch.backends.cudnn.is_available():
+            torch.backends.cudnn.benchmark_limit = int(environ[VARIABLE])
+
+    def effect(self, live: LiveJob, value: Value) -> str | None:
+        now = live.torch.backends.cudnn.benchmark_limit
+        return (
+            None if now is None or now == value else f"the job set torch.backends.cudnn.benchmark_limit to {now} itself"
+        )
+
+    def snippet(self, value: Value) -> str:
+        return f"torch.backends.cudnn.benchmark_limit = {value}"

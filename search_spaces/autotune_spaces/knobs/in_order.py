@@ -1,0 +1,45 @@
+"""Whether batches must come in the sampler's order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, Value
+from autotune_spaces.domains import loader_of, true_or_false
+from autotune_spaces.facts import JobFacts, Machine
+
+
+class InOrder(Knob):
+    name = "in_order"
+    scope = Scope.LIVE
+    # Not exact: which batch comes first then depends on timing, so the trajectory is another one in every run.
+    numerics = Numerics.STATISTICAL
+    ordered = False
+    range = "true, false"
+    card = Card(
+        what="Whether the DataLoader hands out batches in the sampler's order, or each as soon as some worker has it ready.",
+        when_it_helps="Several workers whose batches take very unequal time: one slow batch no longer holds up the rest.",
+        when_it_does_not="There are fewer than two workers, or batches take about equal time. Runs are no longer reproducible.",
+        changes_loss="Yes, slightly: the same samples in another order, and a different order in every run.",
+        source="https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
+    )
+
+    def current(self, machine: Machine, job: JobFacts) -> Value:
+        return loader_of(job).in_order
+
+    def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
+        loader_of(job)
+        return [True, False]
+
+    def check_value(self, value: Value) -> str | None:
+        return true_or_false(value)
+
+    def active(self, config: Config, defaults: Config) -> bool:
+        return config.get("num_workers", defaults.get("num_workers")) not in (0, 1)
+
+    def apply(self, live: LiveJob, value: Value) -> None:
+        if live.loader is not None:
+            live.loader.set(in_order=value)
+
+    def snippet(self, value: Value) -> str:
+        return f"DataLoader(..., in_order={value})"

@@ -1,0 +1,43 @@
+"""How many threads share one operation on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value
+from autotune_spaces.domains import cores_per_rank, doubling, whole
+from autotune_spaces.facts import JobFacts, Machine
+
+
+class IntraOpThreads(Knob):
+    name = "intra_op_threads"
+    scope = Scope.LIVE
+    numerics = Numerics.ROUNDING
+    range = "1, 2, 4 … cores"
+    card = Card(
+        what="How many threads torch splits one CPU operation over.",
+        when_it_helps="DataLoader workers and training compete for the cores, or operations are too small to be worth "
+        "splitting: fewer threads then leave cores free at equal speed. Or the job runs with fewer threads than cores.",
+        when_it_does_not="Large operations on an otherwise idle CPU, and GPU training, where the CPU only starts kernels.",
+        changes_loss="Sums are split at other places and round differently. It is checked.",
+        source="https://docs.pytorch.org/docs/stable/generated/torch.set_num_threads.html",
+    )
+
+    def current(self, machine: Machine, job: JobFacts) -> Value:
+        return job.intra_op_threads
+
+    def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
+        return doubling(cores_per_rank(machine, job))
+
+    def check_value(self, value: Value) -> str | None:
+        return whole(value, 1)
+
+    def apply(self, live: LiveJob, value: Value) -> None:
+        live.torch.set_num_threads(value)
+
+    def effect(self, live: LiveJob, value: Value) -> str | None:
+        now = live.torch.get_num_threads()
+        return None if now == value else f"the job set the number of threads back to {now}"
+
+    def snippet(self, value: Value) -> str:
+        return f"torch.set_num_threads({value})"

@@ -1,0 +1,72 @@
+"""Which code the optimizer's step runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value, Withdrawn
+from autotune_spaces.domains import one_of
+from autotune_spaces.facts import JobFacts, Machine
+
+WORDS = ("for-loop", "foreach", "fused")
+OWN = "default"  # the job did not ask for any, or its optimizers differ
+
+
+class OptimizerImpl(Knob):
+    name = "optimizer_impl"
+    scope = Scope.LIVE
+    numerics = Numerics.ROUNDING
+    ordered = False
+    range = "default, for-loop, foreach, fused"
+    card = Card(
+        what="Which code updates the parameters: one by one (for-loop), many at a time (foreach), or all in one kernel "
+        "(fused). default is what torch picks: foreach on CUDA, for-loop on a CPU.",
+        when_it_helps="Many small parameters, so that the step is a visible part of the iteration.",
+        when_it_does_not="The step is short beside forward and backward. Optimizers outside torch.optim have only their own.",
+        changes_loss="The same formula, rounded in another order. It is checked.",
+        source="https://docs.pytorch.org/docs/stable/optim.html#algorithms",
+    )
+
+    def current(self, machine: Machine, job: JobFacts) -> Value:
+        implementations = {o.implementation for o in job.optimizers}
+        return implementations.pop() if len(implementations) == 1 else OWN
+
+    def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
+        if not job.optimizers:
+            raise Withdrawn("no optimizer of torch.optim was seen")
+        usable = [word for word in WORDS if self.unusable(word, machine, job) is None]
+        if self.current(machine, job) == OWN and len({o.implementation for o in job.optimizers}) == 1:
+            implied = "foreach" if job.device == "cuda" else "for-loop"
+            usable = [word for word in usable if word != implied]  # the same as the job's own, under another name
+        if not usable:
+            raise Withdrawn(
+                f"{' and '.join(o.name for o in job.optimizers)} cannot be switched to another implementation"
+            )
+        return usable
+
+    def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
+        if value == OWN:
+            return None
+        without = [o.name for o in job.optimizers if value not in o.supported]
+        return f"{' and '.join(without)} cannot be switched to {value}" if without else None
+
+    def check_value(self, value: Value) -> str | None:
+        return one_of(value, (OWN, *WORDS))
+
+    def apply(self, live: LiveJob, value: Value) -> None:
+        live.set_optimizer_impl(None if value == OWN else str(value))
+
+    def effect(self, live: LiveJob, value: Value) -> str | None:
+        if value not in ("foreach", "fused"):
+            return None
+        groups = [g for optimizer in live.optimizers for g in optimizer.param_groups]
+        return None if any(g.get(value) for g in groups) else f"no parameter group of the optimizer took {value}"
+
+    def snippet(self, value: Value) -> str:
+        if value == OWN:
+            return ""
+        return (
+            "optimizer = Optimizer(..., foreach=False)"
+            if value == "for-loop"
+            else f"optimizer = Optimizer(..., {value}=True)"
+        )

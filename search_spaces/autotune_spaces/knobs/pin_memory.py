@@ -1,0 +1,45 @@
+"""Whether batches lie in page-locked memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value
+from autotune_spaces.domains import loader_of, need_cuda, true_or_false
+from autotune_spaces.facts import JobFacts, Machine
+
+
+class PinMemory(Knob):
+    name = "pin_memory"
+    scope = Scope.LIVE
+    numerics = Numerics.EXACT
+    range = "false, true"
+    card = Card(
+        what="Batches are put into page-locked host memory, from which the GPU copies faster and, with non_blocking, "
+        "while the program goes on.",
+        when_it_helps="Batches are large and the copy to the GPU shows up in the iteration.",
+        when_it_does_not="Training on a CPU, or small batches: the pinning itself takes a thread's time and host memory.",
+        changes_loss="No.",
+        source="https://docs.pytorch.org/docs/stable/data.html#memory-pinning",
+    )
+
+    def current(self, machine: Machine, job: JobFacts) -> Value:
+        return loader_of(job).pin_memory
+
+    def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
+        need_cuda(job)
+        loader_of(job)
+        return [False, True]
+
+    def check_value(self, value: Value) -> str | None:
+        return true_or_false(value)
+
+    def apply(self, live: LiveJob, value: Value) -> None:
+        if live.loader is not None:
+            live.loader.set(pin_memory=value)
+
+    def effect(self, live: LiveJob, value: Value) -> str | None:
+        return "memory can only be pinned where CUDA is available" if value and live.device != "cuda" else None
+
+    def snippet(self, value: Value) -> str:
+        return f"DataLoader(..., pin_memory={value})"

@@ -1,0 +1,47 @@
+"""How many batches each worker keeps ready."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, Value
+from autotune_spaces.domains import loader_of, whole
+from autotune_spaces.facts import JobFacts, Machine
+
+TORCH_DEFAULT = 2  # what a DataLoader with workers uses when it is not told
+
+
+class PrefetchFactor(Knob):
+    name = "prefetch_factor"
+    scope = Scope.LIVE
+    numerics = Numerics.EXACT
+    range = "2, 4, 8"
+    card = Card(
+        what="How many batches each worker prepares ahead of need.",
+        when_it_helps="Batches take very unequal time to prepare (large and small files, a slow disk now and then): a "
+        "longer queue rides over the slow ones.",
+        when_it_does_not="There are no workers, or data is too slow on average: then the queue is empty whatever its "
+        "length. Memory grows with workers × prefetch_factor × batch.",
+        changes_loss="No: the same batches in the same order.",
+        source="https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
+    )
+
+    def current(self, machine: Machine, job: JobFacts) -> Value:
+        return loader_of(job).prefetch_factor or TORCH_DEFAULT
+
+    def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
+        loader_of(job)
+        return [2, 4, 8]
+
+    def check_value(self, value: Value) -> str | None:
+        return whole(value, 1)
+
+    def active(self, config: Config, defaults: Config) -> bool:
+        return config.get("num_workers", defaults.get("num_workers")) != 0
+
+    def apply(self, live: LiveJob, value: Value) -> None:
+        if live.loader is not None:
+            live.loader.set(prefetch_factor=value)
+
+    def snippet(self, value: Value) -> str:
+        return f"DataLoader(..., prefetch_factor={value})"

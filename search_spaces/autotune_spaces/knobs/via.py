@@ -1,0 +1,189 @@
+"""Knobs of the user's own: a flag or an environment variable of the job.
+
+    via: "--dtype {}"        --dtype bfloat16      an occurrence in the command is replaced, else it is added at the end
+    via: "--dtype={}"        --dtype=bfloat16      the same, written in one word
+    via: "model.width={}"    model.width=64        as Hydra writes it
+    via: "--set lr {}"       --set lr 0.1          several words before the value
+    via: "--tf32"            --tf32 or nothing     values [true, false]: a switch that is there or not
+    via: env OMP_SCHEDULE    OMP_SCHEDULE=static   in the environment
+    (no via)                 {name}                wherever the command holds the knob's name in braces
+
+The template is split into words once; the value is put in as part of one word. No shell ever reads it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+
+from autotune_spaces.base import Card, Knob, Numerics, Scope, Value
+from autotune_spaces.facts import JobFacts, Machine
+
+HOLE = "{}"
+SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class ViaKnob(Knob):
+    """``options``: via (template; "" for a placeholder), default (the job's own value), numerics (a Numerics value).
+
+    Raises:
+        ValueError: the template makes no sense; ``str()`` says why.
+    """
+
+    scope = Scope.PROCESS
+    range = "as declared in the job file"
+
+    def __init__(self, name: str, values: Sequence[Value] | None = None, **options: Value) -> None:
+        super().__init__(values, **options)
+        self.name = name
+        self.via = str(options.get("via") or "")
+        self.default = options.get("default")
+        self.numerics = Numerics(options.get("numerics") or Numerics.STATISTICAL.value)
+        self.variable, self.words = _split(self.via)
+        self.ordered = all(isinstance(v, (int, float)) for v in self.values or ())
+        self.card = Card(
+            what=f"A setting of the job's own, given by {self._where()}.",
+            when_it_helps="Known only to the job's owner.",
+            when_it_does_not="Known only to the job's owner.",
+            changes_loss={
+                Numerics.EXACT: "Declared exact: the same arithmetic.",
+                Numerics.ROUNDING: "Declared rounding: the same mathematics, rounded otherwise. It is checked.",
+                Numerics.STATISTICAL: "Taken to change the training trajectory, unless declared otherwise. It is checked.",
+            }[self.numerics],
+            source="the job file",
+        )
+
+    def _where(self) -> str:
+        if self.variable:
+            return f"the environment variable {self.variable}"
+        return f"{self.via!r} on the command line" if self.via else f"{{{self.name}}} in the command"
+
+    @property
+    def switch(self) -> bool:
+        """A flag without a value: there or not."""
+        return bool(self.words) and not any(HOLE in word for word in self.words)
+
+    def current(self, machine: Machine, job: JobFacts) -> Value:
+        return self.default
+
+    def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
+        return [False, True] if self.switch else []
+
+    def check_value(self, value: Value) -> str | None:
+        if self.switch:
+            return (
+                None
+                if isinstance(value, bool)
+                else f"{value!r} for a flag that takes no value; it is there (true) or not (false)"
+            )
+        if isinstance(value, bool):
+            return (
+                f"{value}: unquoted on, off, yes, no, true and false are truth values in YAML; put the word in quotes"
+            )
+        if not isinstance(value, (str, int, float)) or "\0" in str(value):
+            return f"{value!r} is neither text nor a number"
+        return None
+
+    def environment(self, value: Value) -> dict[str, str]:
+        return {self.variable: str(value)} if self.variable else {}
+
+    def command(self, argv: Sequence[str], value: Value) -> list[str]:
+        """``argv`` with the value in it; the last occurrence of a flag is the one that counts, and is replaced."""
+        if self.variable:
+            return list(argv)
+        if not self.words:
+            return self._fill(argv, str(value))
+        if self.switch:
+            rest = _without(argv, self.words)
+            return [*rest, *self.words] if value else rest
+        *lead, last = self.words
+        new = [*lead, last.replace(HOLE, str(value))]
+        found = self._find(argv)
+        return [*argv, *new] if found is None else [*argv[: found[0]], *new, *argv[found[1] :]]
+
+    def value_in(self, argv: Sequence[str]) -> str | None:
+        """The value that ``argv`` gives already, as text; None if it gives none."""
+        if not self.words or self.switch:
+            return None
+        found = self._find(argv)
+        if found is None:
+            return None
+        word = argv[found[1] - 1]
+        before, after = self.words[-1].split(HOLE)
+        if found[1] - found[0] == 1 and len(self.words) == 2:  # --dtype=x where the template says "--dtype {}"
+            before = self.words[0] + "="
+        elif found[1] - found[0] == 2 and len(self.words) == 1:  # --dtype x where it says "--dtype={}"
+            before = ""
+        return word[len(before) : len(word) - len(after) if after else None]
+
+    def _find(self, argv: Sequence[str]) -> tuple[int, int] | None:
+        """Where the last occurrence begins and ends, in either way of writing a flag and its value."""
+        *lead, last = self.words
+        before, after = last.split(HOLE)
+        for start in range(len(argv) - 1, -1, -1):
+            end = start + len(lead) + 1
+            if list(argv[start : end - 1]) == lead and end <= len(argv) and _fits(argv[end - 1], before, after):
+                if lead or before:
+                    return start, end
+            if len(lead) == 1 and lead[0].startswith("--") and last == HOLE and argv[start].startswith(lead[0] + "="):
+                return start, start + 1
+            if (
+                not lead
+                and before.startswith("--")
+                and before.endswith("=")
+                and argv[start] == before[:-1]
+                and start + 1 < len(argv)
+            ):
+                return start, start + 2
+        return None
+
+    def _fill(self, argv: Sequence[str], text: str) -> list[str]:
+        hole = f"{{{self.name}}}"
+        if is_shell(argv):  # the line is read by the job's own shell: keep the value one word there too
+            return [*argv[:2], argv[2].replace(hole, shlex.quote(text)), *argv[3:]]
+        return [word.replace(hole, text) for word in argv]
+
+
+def is_shell(argv: Sequence[str]) -> bool:
+    """Whether the command is a line for a shell, to which no argument can be added."""
+    return len(argv) > 2 and argv[0].rsplit("/", 1)[-1] in SHELLS and argv[1] == "-c"
+
+
+def _fits(word: str, before: str, after: str) -> bool:
+    return len(word) >= len(before) + len(after) and word.startswith(before) and word.endswith(after)
+
+
+def _split(via: str) -> tuple[str, tuple[str, ...]]:
+    """(environment variable, words of the flag), one of them empty."""
+    try:
+        words = tuple(shlex.split(via))
+    except ValueError as error:
+        raise ValueError(f"the quotes in {via!r} do not match ({str(error).lower()})") from None
+    if words and words[0] == "env":
+        if len(words) != 2 or not VARIABLE_NAME.fullmatch(words[1]):
+            raise ValueError(f"{via!r} does not name one environment variable")
+        return words[1], ()
+    holes = sum(word.count(HOLE) for word in words)
+    if holes > 1:
+        raise ValueError(f"{via!r} has {holes} places for one value")
+    if holes and HOLE not in words[-1]:
+        raise ValueError(f"{via!r} goes on after the value; the value comes last")
+    if words == (HOLE,):
+        raise ValueError(f"{via!r} has no flag before the value")
+    if words and not holes and not words[0].startswith("-"):
+        raise ValueError(f"{via!r} has no {HOLE} for the value, and is no flag")
+    return "", words
+
+
+def _without(argv: Sequence[str], words: Sequence[str]) -> list[str]:
+    """``argv`` with every occurrence of ``words`` taken out."""
+    rest, start, size = [], 0, len(words)
+    while start < len(argv):
+        if list(argv[start : start + size]) == list(words):
+            start += size
+        else:
+            rest.append(argv[start])
+            start += 1
+    return rest

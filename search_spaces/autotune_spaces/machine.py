@@ -1,0 +1,136 @@
+"""What this machine is: :func:`probe` fills in :class:`~autotune_spaces.facts.Machine`.
+
+Read where the job runs, with the job's own torch. Linux; elsewhere what cannot be read is left at 0 or "".
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from autotune_spaces.facts import Machine
+
+FLAGS = frozenset({"avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_fp16"})
+GIB = 1024.0**3
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def probe() -> Machine:
+    """The machine this process runs on. Imports torch if it is installed; starts CUDA if there is any."""
+    model, flags = cpu()
+    facts: dict[str, Any] = {
+        "cores": cores(),
+        "memory_gib": memory_gib(),
+        "shm_gib": shm_gib(),
+        "device": "cpu",
+        "device_name": model,
+        "torch_version": "",
+        "python_version": platform.python_version(),
+        "cpu_model": model,
+        "cpu_flags": flags,
+        "cxx_compiler": cxx_compiler(),
+        "platform": platform.platform(),
+    }
+    try:
+        import torch
+    except ImportError:
+        return Machine(**facts)
+    facts["torch_version"] = str(torch.__version__)
+    if torch.cuda.is_available():
+        facts.update(_cuda(torch))
+    return Machine(**facts)
+
+
+def cores() -> int:
+    """Cores this process may keep busy: its affinity mask, cut by the cgroup's CPU quota; at least 1."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quotas = [q for q in (_quota_v2(d) for d in _cgroup_dirs("")) if q] or [
+        q for q in (_quota_v1(d) for d in _cgroup_dirs("cpu")) if q
+    ]
+    return max(1, min([allowed, *(int(q) for q in quotas)]))
+
+
+def memory_gib() -> float:
+    """Memory this process may use: the machine's, cut by the cgroup's limit."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    files = [d / "memory.max" for d in _cgroup_dirs("")] + [d / "memory.limit_in_bytes" for d in _cgroup_dirs("memory")]
+    limits += [int(text) for text in map(_read, files) if text.isdigit()]
+    return min(limits) / GIB
+
+
+def shm_gib() -> float:
+    """Free space in /dev/shm; 0 if there is none."""
+    try:
+        stat = os.statvfs("/dev/shm")
+    except OSError:
+        return 0.0
+    return stat.f_bavail * stat.f_frsize / GIB
+
+
+def cpu() -> tuple[str, frozenset[str]]:
+    """(model, the flags that knobs ask for)."""
+    fields: dict[str, str] = {}
+    for line in _read(Path("/proc/cpuinfo")).splitlines():
+        if not line.strip() and fields:
+            break  # the first core stands for all
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip(), value.strip())
+    model = fields.get("model name") or fields.get("Model") or platform.processor() or platform.machine()
+    return model, FLAGS.intersection(fields.get("flags", fields.get("Features", "")).split())
+
+
+def cxx_compiler() -> str:
+    """Path of the C++ compiler torch.compile would use on a CPU, or "" if it could not build anything.
+
+    Inductor takes CXX, else g++ (torch._inductor.config.cpp.cxx), and its kernels include Python.h.
+    """
+    if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
+        return ""
+    return shutil.which(os.environ.get("CXX") or "g++") or ""
+
+
+def _cuda(torch: Any) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "device": "cuda",
+        "device_name": properties.name,
+        "device_count": torch.cuda.device_count(),
+        "device_memory_gib": properties.total_memory / GIB,
+        "compute_capability": (properties.major, properties.minor),
+        "cuda_version": torch.version.cuda or "",
+        "cudnn_version": torch.backends.cudnn.version() or 0,
+    }
+
+
+def _cgroup_dirs(controller: str) -> list[Path]:
+    """Directories of this process's cgroup and its parents ("" is version 2), as far as they can be seen."""
+    path = ""
+    for line in _read(Path("/proc/self/cgroup")).splitlines():
+        _, controllers, where = (line.split(":", 2) + ["", ""])[:3]
+        if controller in controllers.split(","):
+            path = where.strip("/")
+            break
+    here = CGROUP / controller / path
+    root = CGROUP / controller
+    return [d for d in (here, *here.parents) if d == root or root in d.parents]
+
+
+def _quota_v2(directory: Path) -> float | None:
+    quota, _, period = _read(directory / "cpu.max").partition(" ")
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
+
+
+def _quota_v1(directory: Path) -> float | None:
+    quota, period = _read(directory / "cpu.cfs_quota_us"), _read(directory / "cpu.cfs_period_us")
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""

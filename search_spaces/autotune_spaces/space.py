@@ -1,0 +1,306 @@
+"""The search space of a job: the value of ``search_space`` in job.yaml, turned into knobs.
+
+    auto                                            a preset
+    {preset: auto, exclude: [compile_mode],         a preset, less some knobs,
+     num_workers: [0, 4, 8]}                          and some set otherwise
+    {num_workers: auto, batch_size: {values: [32, 64], lr_scaling: sqrt},
+     dtype: {via: "--dtype {}", values: [float32, bfloat16], default: float32, numerics: rounding}}
+
+A knob is described by ``auto`` (its own choice of values), a list of values, one value, ``off`` (left out), or a
+mapping with ``values`` and the knob's options.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from autotune_spaces.base import Config, Knob, Numerics, Value
+from autotune_spaces.knobs import create, get, names
+from autotune_spaces.knobs.via import ViaKnob, is_shell
+
+VIA_KEYS = ("via", "values", "default", "numerics")
+_UNSET: Any = object()
+
+
+class SpaceError(Exception):
+    """The search space cannot be read.
+
+    Args:
+        path: keys and indexes from the value of ``search_space`` to the place of the mistake.
+        found: what is wrong, one sentence.
+        expected: what would have been right.
+        nearest: the valid word most like what was found, or "".
+    """
+
+    def __init__(self, path: Sequence[str | int], found: str, expected: str = "", nearest: str = "") -> None:
+        super().__init__(found)
+        self.path, self.found, self.expected, self.nearest = tuple(path), found, expected, nearest
+
+
+@dataclass(frozen=True)
+class SearchSpaceDefinition:
+    """``preset``: its name, or "custom" for a mapping of knobs without one. ``knobs``: in order."""
+
+    preset: str
+    knobs: tuple[Knob, ...]
+
+
+@dataclass(frozen=True)
+class Preset:
+    name: str
+    description: str
+    knobs: Mapping[str, Any]  # knob -> its description, as in a job file
+
+
+def load_space(definition: Any, *, command: Sequence[str] = ()) -> SearchSpaceDefinition:
+    """The knobs that ``definition``, the parsed value of ``search_space``, asks for.
+
+    ``command`` is the job's own: in it the present value of a ``via`` flag and ``{name}`` placeholders are found.
+
+    Raises:
+        SpaceError: the first mistake.
+    """
+    if definition is None or isinstance(definition, str):
+        preset = load_preset(definition or "auto", ())
+        return SearchSpaceDefinition(preset.name, _build(preset.knobs, command, ()))
+    if not isinstance(definition, Mapping):
+        raise SpaceError((), f"search_space is {definition!r}", "the name of a preset, or a mapping of knobs")
+    entries = {_name(key): value for key, value in definition.items()}
+    name = entries.pop("preset", None)
+    excluded = _excluded(entries.pop("exclude", _UNSET), entries)
+    if name is None and excluded:
+        raise SpaceError(("exclude",), "exclude without a preset to exclude from", "preset: auto beside it")
+    merged: dict[str, Any] = {} if name is None else dict(load_preset(name, ("preset",)).knobs)
+    for knob, description in entries.items():
+        merged[knob] = description
+    if not merged:
+        raise SpaceError((), "search_space is empty", "the name of a preset, or a mapping of knobs")
+    for knob in excluded:
+        merged.pop(knob, None)
+    knobs = _build(merged, command, ())
+    if not knobs:
+        raise SpaceError((), "every knob is left out, so there is nothing to search", "at least one knob")
+    return SearchSpaceDefinition("custom" if name is None else str(name), knobs)
+
+
+def preset_names() -> tuple[str, ...]:
+    """Names of the presets that are shipped, ``auto`` first."""
+    from importlib.resources import files
+
+    found = sorted(
+        f.name.removesuffix(".yaml")
+        for f in files("autotune_spaces").joinpath("presets").iterdir()
+        if f.name.endswith(".yaml")
+    )
+    return tuple(sorted(found, key=lambda name: name != "auto"))
+
+
+def load_preset(name: Any, path: Sequence[str | int] = ()) -> Preset:
+    """A shipped preset.
+
+    Raises:
+        SpaceError: there is none of that name; ``path`` says where it was asked for.
+    """
+    known = preset_names()
+    if name not in known:
+        raise SpaceError(path, f"there is no preset {name!r}", f"one of {', '.join(known)}", _nearest(name, known))
+    return _read_preset(str(name))
+
+
+@cache
+def _read_preset(name: str) -> Preset:
+    from importlib.resources import files
+
+    import yaml
+
+    data = yaml.safe_load(files("autotune_spaces").joinpath("presets", f"{name}.yaml").read_text(encoding="utf-8"))
+    return Preset(name, data["description"], data["knobs"])
+
+
+def command_line(argv: Sequence[str], knobs: Iterable[Knob], config: Config) -> list[str]:
+    """The job's command under ``config``: flags of ``via`` knobs set, ``{name}`` placeholders filled.
+
+    A placeholder whose knob is not in ``config`` gets the job's own value; everything else is left as it is.
+    """
+    words = list(argv)
+    for knob in knobs:
+        if knob.name in config:
+            words = knob.command(words, config[knob.name])
+        elif isinstance(knob, ViaKnob) and not knob.via:
+            words = knob.command(words, knob.default)
+    return words
+
+
+def environment(knobs: Iterable[Knob], config: Config) -> dict[str, str]:
+    """The variables that ``config`` sets."""
+    variables: dict[str, str] = {}
+    for knob in knobs:
+        if knob.name in config:
+            variables.update(knob.environment(config[knob.name]))
+    return variables
+
+
+def _name(key: Any) -> str:
+    if not isinstance(key, str):
+        raise SpaceError((key,), f"{key!r} is not the name of a knob", f"one of {', '.join(names())}")
+    return key
+
+
+def _excluded(value: Any, entries: Mapping[str, Any]) -> tuple[str, ...]:
+    if value is _UNSET or value is None:
+        return ()
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list):
+        raise SpaceError(("exclude",), f"exclude is {value!r}", "a list of knobs")
+    for index, name in enumerate(value):
+        if name not in names() and name not in entries:
+            raise _unknown(("exclude", index), name)
+    return tuple(value)
+
+
+def _unknown(path: Sequence[str | int], name: Any) -> SpaceError:
+    return SpaceError(path, f"there is no knob {name!r}", f"one of {', '.join(names())}", _nearest(name, names()))
+
+
+def _nearest(word: Any, words: Iterable[str]) -> str:
+    close = difflib.get_close_matches(str(word).lower(), list(words), 1)
+    return close[0] if close else ""
+
+
+def _build(descriptions: Mapping[str, Any], command: Sequence[str], path: tuple[str | int, ...]) -> tuple[Knob, ...]:
+    order = {name: index for index, name in enumerate(names())}
+    knobs = [_knob(name, description, command, (*path, name)) for name, description in descriptions.items()]
+    return tuple(sorted((k for k in knobs if k is not None), key=lambda k: order.get(k.name, len(order))))
+
+
+def _knob(name: str, description: Any, command: Sequence[str], path: tuple[str | int, ...]) -> Knob | None:
+    """One knob; None if it is left out."""
+    if name not in names():
+        return _via(name, description, command, path)
+    if description is False or description in ("off", "exclude"):  # YAML reads an unquoted off as False
+        return None
+    if description is None or description == "auto":
+        return create(name)
+    if not isinstance(description, Mapping):
+        listed = isinstance(description, list)
+        return create(name, values=_values(get(name), description if listed else [description], path, listed))
+    if "via" in description:
+        raise SpaceError((*path, "via"), f"{name} is a knob of autotune's own", "another name for a setting of the job")
+    knob, options = get(name), {}
+    for key, value in description.items():
+        if key == "values":
+            continue
+        if key not in knob.accepts:
+            valid = ("values", *knob.accepts)
+            raise SpaceError(
+                (*path, key), f"{name} has no option {key!r}", f"one of {', '.join(valid)}", _nearest(key, valid)
+            )
+        choices = knob.accepts[key]
+        value = "none" if value is None and "none" in choices else value
+        if value not in choices:
+            words = [str(c) for c in choices]
+            raise SpaceError((*path, key), f"{key} is {value!r}", f"one of {', '.join(words)}", _nearest(value, words))
+        options[key] = value
+    chosen = description.get("values", "auto")
+    if chosen in (None, "auto"):
+        return create(name, options)
+    if not isinstance(chosen, list):
+        raise SpaceError((*path, "values"), f"values is {chosen!r}", "a list of values")
+    return create(name, options, _values(knob, chosen, (*path, "values"), True))
+
+
+def _values(knob: Knob, raw: Sequence[Any], path: tuple[str | int, ...], listed: bool) -> tuple[Value, ...]:
+    """``raw`` checked one by one; ``listed`` says that a mistake has an index of its own in the file."""
+    if not raw:
+        raise SpaceError(path, f"{knob.name} has an empty list of values", knob.range)
+    values: list[Value] = []
+    for index, item in enumerate(raw):
+        value = knob.parse(item)
+        reason = knob.check_value(value)
+        if reason:
+            words = knob.range.replace("(CUDA)", "").replace(",", " ").split()
+            raise SpaceError(
+                (*path, index) if listed else path, f"{knob.name}: {reason}", knob.range, _nearest(value, words)
+            )
+        if not any(type(value) is type(v) and value == v for v in values):
+            values.append(value)
+    return tuple(values)
+
+
+def _via(name: str, description: Any, command: Sequence[str], path: tuple[str | int, ...]) -> Knob:
+    in_command = any(f"{{{name}}}" in word for word in command)
+    if not isinstance(description, Mapping) or ("via" not in description and not in_command):
+        raise _unknown(path, name)
+    for key in description:
+        if key not in VIA_KEYS:
+            raise SpaceError(
+                (*path, key), f"{name} has no option {key!r}", f"one of {', '.join(VIA_KEYS)}", _nearest(key, VIA_KEYS)
+            )
+    via = description.get("via", "")
+    if not isinstance(via, str):
+        raise SpaceError((*path, "via"), f"via is {via!r}", 'text such as "--dtype {}" or "env NAME"')
+    classes = [n.value for n in Numerics]
+    numerics = description.get("numerics", Numerics.STATISTICAL.value)
+    if numerics not in classes:
+        raise SpaceError(
+            (*path, "numerics"),
+            f"numerics is {numerics!r}",
+            f"one of {', '.join(classes)}",
+            _nearest(numerics, classes),
+        )
+    try:
+        knob = ViaKnob(name, None, via=via, numerics=numerics)
+    except ValueError as error:
+        raise SpaceError(
+            (*path, "via"), str(error), '"--flag {}", "--flag={}", "--flag" (there or not), or "env NAME"'
+        ) from None
+    if is_shell(command) and knob.words:
+        raise SpaceError(
+            (*path, "via"),
+            "the command is a line for a shell, to which no flag can be added",
+            f"{{{name}}} in the command, and no via",
+        )
+    values = _via_values(knob, description, path)
+    default = _via_default(knob, description, values, command, path)
+    if not any(type(v) is type(default) and v == default for v in values):
+        values = (default, *values)
+    return create(name, {"via": via, "default": default, "numerics": numerics}, values)
+
+
+def _via_values(knob: ViaKnob, description: Mapping[str, Any], path: tuple[str | int, ...]) -> tuple[Value, ...]:
+    raw = description.get("values", [False, True] if knob.switch else None)
+    if not isinstance(raw, list):
+        raise SpaceError(
+            (*path, "values") if "values" in description else path,
+            f"{knob.name} has no list of values",
+            "values: [a, b]",
+        )
+    return _values(knob, raw, (*path, "values"), True)
+
+
+def _via_default(
+    knob: ViaKnob,
+    description: Mapping[str, Any],
+    values: Sequence[Value],
+    command: Sequence[str],
+    path: tuple[str | int, ...],
+) -> Value:
+    """The job's own value: as declared, else as the command gives it."""
+    if "default" in description:
+        default: Value = description["default"]
+        reason = knob.check_value(default)
+        if reason:
+            raise SpaceError((*path, "default"), f"{knob.name}: {reason}", "the value the job uses when left alone")
+        return default
+    if knob.switch:
+        size = len(knob.words)
+        return any(tuple(command[i : i + size]) == knob.words for i in range(len(command)))
+    text = knob.value_in(command)
+    if text is None:
+        raise SpaceError(path, f"{knob.name} does not say what the job uses when left alone", "default: that value")
+    return next((v for v in values if str(v) == text), text)

@@ -1,0 +1,41 @@
+"""One entry a knob: what the generic tests set it to. A knob without an entry fails them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from machines import CPU, CUDA, CUDA_JOB, JOB
+
+from autotune_spaces.base import Value
+from autotune_spaces.facts import JobFacts, Machine
+
+
+@dataclass(frozen=True)
+class Settings:
+    own: Value  # the small job's own value
+    other: Value  # a value that changes something there
+    wrong: tuple[Any, ...]  # values check_value must refuse
+    machine: Machine = CPU  # where the knob has a domain
+    job: JobFacts = JOB
+    leaves_a_trace: bool = True  # apply shows in SmallJob.state()
+
+
+SETTINGS: dict[str, Settings] = {
+    "num_workers": Settings(0, 1, (-1, 1.5, "two", True)),
+    "prefetch_factor": Settings(2, 4, (0, "2", None)),
+    "persistent_workers": Settings(False, True, (1, "yes")),
+    "in_order": Settings(True, False, (0, "no")),
+    "pin_memory": Settings(False, True, (1, "true"), CUDA, CUDA_JOB),
+    "non_blocking": Settings(False, True, (1, None), CUDA, CUDA_JOB),
+    "batch_size": Settings(8, 16, (0, -4, 8.0, "8")),
+    "amp_dtype": Settings("off", "bfloat16", ("bf16", True, "float32")),
+    "matmul_precision": Settings("highest", "medium", ("low", "hihg", 1)),
+    "cudnn_benchmark": Settings(False, True, (1, "on"), CUDA, CUDA_JOB),
+    "cudnn_benchmark_limit": Settings(10, 0, (-1, "all", True), CUDA, CUDA_JOB),
+    "cudnn_workspace_mib": Settings("unset", 1024, (0, "big", 1.5, True), CUDA, CUDA_JOB),
+    "compile_mode": Settings("off", "default", ("on", True, "max")),
+    "channels_last": Settings(False, True, (1, "NHWC")),
+    "optimizer_impl": Settings("default", "foreach", ("loop", True)),
+    "intra_op_threads": Settings(2, 1, (0, 1.0, "all")),
+}

@@ -1,0 +1,128 @@
+"""A real small training job with the places a knob may touch, in one process and without the agent's hooks.
+
+It does by hand what the agent does from inside a user's program, so that a knob's own doing is tested by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+OWN_LOADER = {
+    "num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "pin_memory": False, "batch_size": 8, "in_order": True,
+}  # fmt: skip
+
+
+class Loader:
+    def __init__(self, dataset: TensorDataset) -> None:
+        self.dataset, self.overrides = dataset, {}  # type: ignore[var-annotated]
+
+    def own(self, setting: str) -> Any:
+        return OWN_LOADER[setting]
+
+    def set(self, **settings: Any) -> None:
+        assert set(settings) <= set(OWN_LOADER), settings
+        for name, value in settings.items():
+            self.overrides.pop(name, None)
+            if value is not None and value != self.own(name):
+                self.overrides[name] = value
+
+    def build(self) -> DataLoader:
+        arguments = {**OWN_LOADER, **self.overrides}
+        if not arguments["num_workers"]:
+            arguments.update(persistent_workers=False, prefetch_factor=None)
+        return DataLoader(self.dataset, **arguments)
+
+
+class Entry:
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self.mode = module, None
+        self._call: Any = module
+
+    def set_compiled(self, mode: str | None) -> None:
+        if mode == self.mode:
+            return
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        self.mode = mode
+        self._call = self.module if mode is None else torch.compile(lambda *a: self.module.forward(*a), mode=mode)
+
+    def compiled_graphs(self) -> int:
+        return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+    def set_channels_last(self, on: bool) -> None:
+        self.module.to(memory_format=torch.channels_last if on else torch.contiguous_format)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._call(x)
+
+
+class SmallJob:
+    """LiveJob for a two-layer image classifier; ``step`` trains on one batch and returns its loss."""
+
+    torch = torch
+
+    def __init__(self, module: nn.Module | None = None, device: str = "cpu") -> None:
+        torch.manual_seed(0)
+        images = torch.randn(64, 3, 8, 8)
+        self.device = device
+        self.dataset = TensorDataset(images, (images.mean(dim=(1, 2, 3)) > 0).long())
+        net = module or nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 2))
+        self.entries = [Entry(net.to(device))]
+        self.optimizers = [torch.optim.AdamW(net.parameters(), lr=1e-3)]
+        self.loader = Loader(self.dataset)
+        self.autocast: str | None = None
+        self.non_blocking: bool | None = None
+        self.lr_factor = 1.0
+        self.own_lr = [g["lr"] for o in self.optimizers for g in o.param_groups]
+
+    def set_autocast(self, dtype: str | None) -> None:
+        self.autocast = dtype
+
+    def set_non_blocking(self, on: bool | None) -> None:
+        self.non_blocking = on
+
+    def set_lr_factor(self, factor: float) -> None:
+        self.lr_factor = factor
+        for group, lr in zip(self._groups(), self.own_lr, strict=True):
+            group["lr"] = lr * factor
+
+    def set_optimizer_impl(self, implementation: str | None) -> None:
+        for group in self._groups():
+            group["foreach"] = None if implementation is None else implementation == "foreach"
+            group["fused"] = None if implementation is None else implementation == "fused"
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return [g for o in self.optimizers for g in o.param_groups]
+
+    def step(self) -> float:
+        images, labels = next(iter(self.loader.build()))
+        images, labels = (t.to(self.device, non_blocking=bool(self.non_blocking)) for t in (images, labels))
+        context = contextlib.nullcontext()
+        if self.autocast:
+            context = torch.autocast(self.device, dtype=getattr(torch, self.autocast))
+        with context:
+            loss = nn.functional.cross_entropy(self.entries[0](images), labels)
+        self.optimizers[0].zero_grad()
+        loss.backward()
+        self.optimizers[0].step()
+        return loss.item()
+
+    def state(self) -> dict[str, Any]:
+        """Everything a knob may have changed, as comparable data."""
+        module = self.entries[0].module
+        return {
+            "loader": {**OWN_LOADER, **self.loader.overrides},
+            "autocast": self.autocast,
+            "non_blocking": self.non_blocking,
+            "compiled": self.entries[0].mode,
+            "strides": {name: p.stride() for name, p in module.named_parameters()},
+            "groups": [{k: v for k, v in g.items() if k != "params"} for g in self._groups()],
+            "threads": torch.get_num_threads(),
+            "precision": torch.get_float32_matmul_precision(),
+            "benchmark": torch.backends.cudnn.benchmark,
+        }

@@ -1,0 +1,153 @@
+"""What each knob offers on which machine, for which job, and the sentence when it is out."""
+
+from __future__ import annotations
+
+import pytest
+from machines import ADAM, CPU, CUDA, CUDA_JOB, JOB, MLP, OLD_CUDA, job, machine, with_loader
+
+from autotune_spaces.base import Withdrawn
+from autotune_spaces.facts import OptimizerFacts
+from autotune_spaces.knobs import create, get
+
+
+def values(name, where=CPU, what=JOB, **options):  # type: ignore[no-untyped-def]
+    return create(name, options.pop("options", None), options.pop("values", None)).domain(where, what).values
+
+
+def out(name, where=CPU, what=JOB, **options):  # type: ignore[no-untyped-def]
+    with pytest.raises(Withdrawn) as caught:
+        values(name, where, what, **options)
+    return str(caught.value)
+
+
+def test_workers_go_up_to_the_cores() -> None:
+    assert values("num_workers") == (0, 1, 2, 4, 6)
+    assert values("num_workers", machine(cores=1)) == (0, 1)
+    assert values("num_workers", machine(cores=8)) == (0, 1, 2, 4, 8)
+    assert values("num_workers", what=with_loader(num_workers=12)) == (0, 1, 2, 4, 6, 12)
+
+
+def test_ranks_share_the_cores() -> None:
+    assert values("num_workers", machine(cores=8), job(world_size=4)) == (0, 1, 2)
+    assert values("intra_op_threads", machine(cores=8), job(world_size=4, intra_op_threads=1)) == (1, 2)
+    two_nodes = job(CUDA_JOB, world_size=16)
+    assert values("num_workers", machine(CUDA, cores=32, device_count=8), two_nodes) == (0, 1, 2, 4)
+
+
+def test_workers_are_out_where_data_would_come_twice() -> None:
+    assert "get_worker_info" in out(
+        "num_workers", what=with_loader(iterable=True, worker_sharding=False, dataset="Stream")
+    )
+    assert "Stream" in out("num_workers", what=with_loader(iterable=True, worker_sharding=False, dataset="Stream"))
+    assert values("num_workers", what=with_loader(iterable=True, worker_sharding=True))
+
+
+def test_workers_need_shared_memory() -> None:
+    assert "/dev/shm" in out("num_workers", machine(shm_gib=0.0))
+
+
+@pytest.mark.parametrize("name", ["num_workers", "prefetch_factor", "persistent_workers", "in_order", "batch_size"])
+def test_loader_knobs_are_out_without_a_loader(name: str) -> None:
+    assert "DataLoader" in out(name, what=job(loader=None))
+
+
+@pytest.mark.parametrize("name", ["prefetch_factor", "persistent_workers", "in_order"])
+def test_worker_knobs_mean_nothing_without_workers(name: str) -> None:
+    knob = get(name)
+    assert not knob.active({}, {"num_workers": 0})
+    assert not knob.active({"num_workers": 0}, {"num_workers": 4})
+    assert knob.active({"num_workers": 2}, {"num_workers": 0})
+    assert knob.active({}, {}), "unknown, so it stays in"
+
+
+@pytest.mark.parametrize(
+    "name", ["pin_memory", "non_blocking", "cudnn_benchmark", "cudnn_benchmark_limit", "cudnn_workspace_mib"]
+)
+def test_cuda_knobs_are_out_on_a_cpu(name: str) -> None:
+    assert out(name) == "only for CUDA, and the job trains on cpu"
+    assert len(values(name, CUDA, CUDA_JOB)) > 1
+
+
+def test_a_cpu_job_on_a_cuda_machine_is_a_cpu_job() -> None:
+    assert "trains on cpu" in out("pin_memory", CUDA, JOB)
+
+
+def test_batch_sizes() -> None:
+    assert values("batch_size") == (16, 32, 64, 128, 256)
+    assert values("batch_size", what=with_loader(samples=100)) == (16, 32, 64), "no batch larger than the data"
+    assert values("batch_size", what=with_loader(batch_size=1)) == (1, 2, 4, 8)
+    assert "batch sampler" in out("batch_size", what=with_loader(custom_batch_sampler=True, batch_size=None))
+    assert "batch_size=None" in out("batch_size", what=with_loader(batch_size=None))
+
+
+def test_amp_on_a_cpu_needs_the_instructions() -> None:
+    assert values("amp_dtype") == ("off", "bfloat16")
+    assert values("amp_dtype", machine(cpu_flags=frozenset({"amx_bf16"}))) == ("off", "bfloat16")
+    assert "no bfloat16 instructions" in out("amp_dtype", machine(cpu_flags=frozenset({"avx2"})))
+
+
+def test_float16_is_never_tried_on_a_cpu_even_if_asked_for() -> None:
+    assert "float16 is only for CUDA" in out("amp_dtype", values=["float16"])
+    assert values("amp_dtype", values=["float16", "bfloat16"]) == ("off", "bfloat16")
+
+
+def test_amp_on_cuda() -> None:
+    assert values("amp_dtype", CUDA, CUDA_JOB) == ("off", "bfloat16", "float16")
+    assert values("amp_dtype", OLD_CUDA, CUDA_JOB) == ("off", "float16")
+    assert values("amp_dtype", CUDA, job(CUDA_JOB, double_backward=True)) == ("off", "bfloat16")
+
+
+def test_amp_leaves_a_jobs_own_alone() -> None:
+    assert "bfloat16" in out("amp_dtype", CUDA, job(CUDA_JOB, own_autocast="bfloat16"))
+    assert "GradScaler" in out("amp_dtype", CUDA, job(CUDA_JOB, own_scaler=True))
+
+
+def test_matmul_precision() -> None:
+    assert values("matmul_precision") == ("highest", "medium")
+    assert values("matmul_precision", CUDA, CUDA_JOB) == ("highest", "high", "medium")
+    assert "TF32" in out("matmul_precision", OLD_CUDA, CUDA_JOB)
+    assert "CPU" in out("matmul_precision", machine(cpu_flags=frozenset()))
+    assert "fp32_precision" in out("matmul_precision", what=job(matmul_precision=""))
+
+
+def test_cudnn() -> None:
+    assert "no convolutions" in out("cudnn_benchmark", CUDA, job(CUDA_JOB, models=(MLP,)))
+    assert "itself" in out("cudnn_benchmark", CUDA, job(CUDA_JOB, cudnn_benchmark=True))
+    assert not get("cudnn_benchmark_limit").active({}, {"cudnn_benchmark": False})
+    assert values("cudnn_workspace_mib", CUDA, CUDA_JOB) == ("unset", 256, 512, 1024, 2048, 4096)
+    assert values("cudnn_workspace_mib", OLD_CUDA, CUDA_JOB) == ("unset", 256, 512, 1024, 2048)
+    assert get("cudnn_workspace_mib").environment(1024) == {"CUDNN_CONV_WSCAP_DBG": "1024"}
+    assert get("cudnn_workspace_mib").environment("unset") == {}
+
+
+def test_compile_mode() -> None:
+    assert values("compile_mode") == ("off", "default", "max-autotune")
+    assert values("compile_mode", CUDA, CUDA_JOB) == ("off", "default", "reduce-overhead", "max-autotune")
+    assert "itself" in out("compile_mode", what=job(own_compile=True))
+    assert "C++ compiler" in out("compile_mode", machine(cxx_compiler=""))
+    assert "create_graph" in out("compile_mode", what=job(double_backward=True))
+    assert "Module" in out("compile_mode", what=job(models=()))
+    assert values("compile_mode", machine(CUDA, cxx_compiler=""), CUDA_JOB), "CUDA kernels are not built by g++"
+
+
+def test_channels_last_is_for_convolutions() -> None:
+    assert "no convolutions" in out("channels_last", what=job(models=(MLP,)))
+    assert "train.py:4" in out("channels_last", what=job(own_settings={"channels_last": "train.py:4"}))
+
+
+def test_optimizer_impl() -> None:
+    assert values("optimizer_impl") == ("default", "foreach", "fused"), "for-loop is what the job has on a CPU"
+    assert values("optimizer_impl", CUDA, CUDA_JOB) == ("default", "for-loop", "fused")
+    asked = OptimizerFacts("SGD", "foreach", ("for-loop", "foreach"), (0.1,), 4)
+    assert values("optimizer_impl", what=job(optimizers=(asked,))) == ("for-loop", "foreach")
+    own = OptimizerFacts("Lion", "default", (), (0.1,), 4)
+    assert "Lion" in out("optimizer_impl", what=job(optimizers=(own,)))
+    assert values("optimizer_impl", what=job(optimizers=(ADAM, asked))) == ("default", "for-loop", "foreach"), (
+        "both must be able to"
+    )
+    assert "fused" in out("optimizer_impl", what=job(optimizers=(asked,)), values=["fused"])
+
+
+def test_threads() -> None:
+    assert values("intra_op_threads") == (1, 2, 4, 6)
+    assert out("intra_op_threads", machine(cores=1), job(intra_op_threads=1)).startswith("1, the job's own value")

@@ -1,0 +1,74 @@
+"""The pages made from the cards, and the two commands that show them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import main
+from autotune_spaces import docs
+from autotune_spaces.knobs import names
+
+PAGE = Path(__file__).parents[2] / "docs" / "knobs.md"
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert docs.main(["--check", str(PAGE)]) == 0, "run: python -m autotune_spaces.docs docs/knobs.md"
+
+
+def test_an_old_page_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "knobs.md"
+    assert docs.main(["--check", str(page)]) == 1
+    assert docs.main([str(page)]) == 0
+    assert docs.main(["--check", str(page)]) == 0
+    page.write_text(page.read_text().replace("workers", "wokers", 1))
+    assert docs.main(["--check", str(page)]) == 1
+    assert "out of date" in capsys.readouterr().err
+
+
+def test_page_has_every_knob_and_its_code() -> None:
+    text = docs.render()
+    for name in names():
+        assert f"\n## {name}\n" in text
+        assert docs.example(docs.get(name)) is not None
+
+
+def test_knobs_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["knobs"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in names())
+    assert main(["knobs", "compile_mode"]) == 0
+    out = capsys.readouterr().out
+    assert "When it does not" in out
+    assert "torch.compile(model)" in out
+    assert main(["knobs", "--markdown"]) == 0
+    assert capsys.readouterr().out == docs.render()
+
+
+def test_unknown_knob_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["knobs", "compil_mode"]) == 2
+    assert "did you mean 'compile_mode'?" in capsys.readouterr().err
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [row["knob"] for row in report["knobs"]] == list(names())
+    assert all(bool(row["values"]) != bool(row["out"]) for row in report["knobs"])
+    assert report["libraries"]["torch"]
+    assert report["machine"]["cores"] >= 1
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "/dev/shm" in out
+    assert "num_workers" in out
+
+
+def test_doctor_says_what_is_lost(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from autotune.cli import doctor
+
+    installed = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: "" if name == "ray" else installed(name))
+    assert main(["doctor"]) == 0
+    assert "not installed: no runs on other machines" in capsys.readouterr().out

@@ -1,0 +1,103 @@
+"""The knobs on a real GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from small_job import SmallJob
+
+from autotune_spaces.knobs import create, get
+from autotune_spaces.machine import probe
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+@pytest.fixture
+def job() -> SmallJob:
+    return SmallJob(device="cuda")
+
+
+def test_the_machine_is_seen() -> None:
+    machine = probe()
+    assert machine.device == "cuda"
+    assert machine.device_memory_gib > 1
+    assert machine.compute_capability >= (5, 0)
+    assert machine.device_count >= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "own"),
+    [
+        ("pin_memory", True, False),
+        ("non_blocking", True, False),
+        ("amp_dtype", "bfloat16", "off"),
+        ("matmul_precision", "high", "highest"),
+        ("channels_last", True, False),
+        ("optimizer_impl", "fused", "default"),
+        ("compile_mode", "default", "off"),
+    ],
+)
+def test_trains_takes_hold_and_restores(job: SmallJob, name: str, value, own) -> None:  # type: ignore[no-untyped-def]
+    knob, before = create(name), job.state()
+    knob.apply(job, value)
+    assert all(torch.isfinite(torch.tensor(job.step())) for _ in range(3))
+    assert knob.effect(job, value) is None
+    knob.apply(job, own)
+    after = job.state()
+    assert after == before
+
+
+def test_tf32_changes_products() -> None:
+    if torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("no TF32 units")
+    left = torch.randn(512, 512, device="cuda")
+    try:
+        torch.set_float32_matmul_precision("highest")
+        exact = left @ left
+        get("matmul_precision").apply(SmallJob(device="cuda"), "high")
+        assert not torch.equal(left @ left, exact)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_a_cudnn_plan_once_chosen_is_kept() -> None:
+    """Why cudnn_benchmark is a process knob: switched on late, it times nothing for a shape already seen.
+
+    cuDNN's search allocates workspaces and launches many kernels; the profiler counts them.
+    """
+    code = """
+import sys, torch
+from torch.profiler import ProfilerActivity, profile
+early = sys.argv[1] == "early"
+torch.backends.cudnn.benchmark = early
+conv, x = torch.nn.Conv2d(16, 32, 3, padding=1).cuda(), torch.randn(8, 16, 64, 64, device="cuda")
+torch.nn.Conv2d(4, 4, 1).cuda()(torch.randn(1, 4, 4, 4, device="cuda"))
+def kernels():
+    with profile(activities=[ProfilerActivity.CUDA]) as p:
+        conv(x); torch.cuda.synchronize()
+    return sum(e.count for e in p.key_averages() if "Memcpy" not in e.key and "Memset" not in e.key)
+if early:
+    print(kernels())
+else:
+    conv(x); torch.backends.cudnn.benchmark = True; print(kernels())
+"""
+
+    def count(when: str) -> int:
+        return int(
+            subprocess.run(
+                [sys.executable, "-c", code, when], capture_output=True, text=True, timeout=120, check=True
+            ).stdout
+        )
+
+    assert count("early") > 2 * count("late")
+
+
+def test_workspace_variable_is_accepted() -> None:
+    env = {**os.environ, **get("cudnn_workspace_mib").environment(256)}
+    code = "import torch; print(torch.nn.Conv2d(8, 8, 3).cuda()(torch.randn(2, 8, 32, 32, device='cuda')).isfinite().all().item())"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "True", done.stderr

@@ -1,0 +1,36 @@
+"""A DataLoader hook for one test, taken back at its end, with no worker left behind."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+from loader_kit import Heard, wait_for_no_workers
+
+
+@pytest.fixture
+def hook():
+    """``hook(mode=..., loader_key=...)`` installs the DataLoader hooks and returns (hooks, what they told)."""
+    import torch.utils.data.dataloader as data
+
+    from autotune_trials.agent.loader import install
+    from autotune_trials.protocol import SessionConfig
+
+    installed = []
+
+    def start(mode: str = "live", loader_key: str = ""):
+        heard = Heard()
+        hooks = install(data, heard, SessionConfig(mode=mode, directory=".", loader_key=loader_key))
+        installed.append(hooks)
+        return hooks, heard
+
+    yield start
+    for hooks in reversed(installed):
+        hooks.uninstall()
+
+
+@pytest.fixture
+def no_workers_left():
+    yield
+    gc.collect()
+    assert wait_for_no_workers() == []

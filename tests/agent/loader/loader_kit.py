@@ -1,0 +1,148 @@
+"""Datasets, listeners and a training loop for the DataLoader tests; importable by spawned workers."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import psutil
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+
+class Numbers(Dataset):
+    """Item i is the number i."""
+
+    def __init__(self, length: int = 100) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(index)
+
+
+class Augmented(Numbers):
+    """Item i is i with noise from every generator a job may use."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.tensor([index + random.random(), index + torch.rand(()).item()]), torch.tensor(index)
+
+
+class Broken(Numbers):
+    """Item 13 cannot be read."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 13:
+            raise ValueError("picture 13 is torn")
+        return torch.tensor(index)
+
+
+class Stream(IterableDataset):
+    """Counts up; every worker delivers all of it."""
+
+    def __init__(self, length: int = 40) -> None:
+        self.length = length
+
+    def __iter__(self):
+        return iter(range(self.length))
+
+
+class SizedStream(Stream):
+    def __len__(self) -> int:
+        return self.length
+
+
+class ShardedStream(Stream):
+    """Shares itself out among workers."""
+
+    def __iter__(self):
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return iter(range(first, self.length, step))
+
+
+class InfiniteDataLoader(DataLoader):
+    """As in ultralytics: workers are built once and for all, ``__iter__`` is the loader's own."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        object.__setattr__(self, "batch_sampler", Forever(self.batch_sampler))
+        self.iterator = super().__iter__()
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler.sampler)
+
+    def __iter__(self):
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+
+class Forever:
+    def __init__(self, sampler) -> None:
+        self.sampler = sampler
+
+    def __iter__(self):
+        while True:
+            yield from iter(self.sampler)
+
+
+class Heard:
+    """Listens to the hooks."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[str, float, float, float | None]] = []
+        self.ends = 0
+        self.faults: list[tuple[str, str]] = []
+
+    def on_batch_start(self, loader) -> None:
+        pass
+
+    def on_batch(self, loader, batch, samples, wait_s, turnover_s) -> None:
+        self.batches.append((loader.key, samples, wait_s, turnover_s))
+
+    def on_epoch_end(self, loader) -> None:
+        self.ends += 1
+
+    def on_fault(self, where: str, text: str) -> None:
+        self.faults.append((where, text))
+
+
+def train(hooks, loader, switches=None, seen=None, limit=None):
+    """Iterate with a backward after each batch; ``switches``: batch number -> settings set after it."""
+    seen = [] if seen is None else seen
+    for number, batch in enumerate(loader):
+        seen.append(batch.tolist() if isinstance(batch, torch.Tensor) else batch)
+        hooks.credit_backward()
+        if switches and number in switches:
+            hooks.training.set(**switches[number])
+        if limit is not None and number + 1 == limit:
+            break
+    return seen
+
+
+def flat(batches):
+    return [sample for batch in batches for sample in (batch if isinstance(batch, list) else [batch])]
+
+
+def workers() -> list[psutil.Process]:
+    """Child processes of this one, but for multiprocessing's own servers (they stay until the end)."""
+    own = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            command = " ".join(child.cmdline())
+            if child.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in command and (
+                "forkserver" not in command or "spawn_main" in command
+            ):
+                own.append(child)
+        except psutil.NoSuchProcess:
+            pass
+    return own
+
+
+def wait_for_no_workers(seconds: float = 8.0) -> list[psutil.Process]:
+    end = time.monotonic() + seconds
+    while (left := workers()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return left

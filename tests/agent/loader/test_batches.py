@@ -1,0 +1,96 @@
+"""Counting the samples of a batch, and copying one."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+
+import pytest
+import torch
+
+from autotune_trials.agent.batches import bytes_of, copy_batch, samples_of
+
+
+@dataclasses.dataclass
+class Fields:
+    name: str
+    image: torch.Tensor
+
+
+class Encoding(collections.UserDict):
+    """As transformers' BatchEncoding."""
+
+
+class Graphs:
+    """As torch-geometric's Batch: more nodes than graphs."""
+
+    def __init__(self):
+        self.x, self.num_graphs = torch.zeros(57, 3), 4
+
+
+class Record:
+    def __init__(self):
+        self.inputs = torch.zeros(6, 2)
+
+
+Pair = collections.namedtuple("Pair", "x y")
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected", "samples"),
+    [
+        (torch.zeros(8, 3), 8, 8),
+        (torch.zeros(5, 3), 8, 5),
+        ([torch.zeros(8, 3), torch.zeros(8)], 8, 8),
+        ((torch.zeros(3, 2), torch.zeros(3)), 8, 3),
+        ({"ids": torch.zeros(8, 9), "labels": torch.zeros(8)}, 8, 8),
+        (Encoding(ids=torch.zeros(8, 9)), 8, 8),
+        (Fields("a", torch.zeros(8, 9)), None, 8),
+        (Pair(torch.zeros(8, 9), None), None, 8),
+        (Graphs(), 8, 4),
+        ([Graphs()], None, 57),
+        (Record(), None, 6),
+        (["one", "two", "three"], 8, 3),
+        ({"text": ["one", "two", "three"]}, 3, 3),
+        ((torch.tensor(0.5), {"x": torch.zeros(8, 1)}), 8, 8),
+        ({"weights": torch.zeros(100), "x": torch.zeros(8, 2)}, 8, 8),  # the one of the expected length counts
+        (([torch.zeros(3, 9, 9)] * 8, [{"boxes": torch.zeros(2, 4)}] * 8), 8, 8),  # detection: lists of pictures
+        (torch.tensor(1.0), 8, 1),
+        (3.5, 8, 1),
+        (None, None, 1),
+        ({}, None, 1),
+    ],
+)
+def test_samples(batch, expected, samples):
+    assert samples_of(batch, expected) == samples
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        torch.arange(6.0),
+        [torch.arange(6.0), ["a", "b"], 3],
+        {"x": torch.arange(6.0), "n": None},
+        Pair(torch.arange(6.0), 1),
+        Encoding(ids=torch.arange(6.0)),
+        Fields("a", torch.arange(6.0)),
+    ],
+    ids=lambda batch: type(batch).__name__,
+)
+def test_copy_shares_nothing(batch):
+    def tensor_of(item):
+        if dataclasses.is_dataclass(item):
+            item = vars(item)
+        parts = [item] if isinstance(item, torch.Tensor) else list(item.values() if hasattr(item, "values") else item)
+        return next(part for part in parts if isinstance(part, torch.Tensor))
+
+    copied = copy_batch(batch)
+    assert type(copied) is type(batch)
+    tensor_of(copied).zero_()
+    assert tensor_of(batch).tolist() == [0, 1, 2, 3, 4, 5]
+    assert bytes_of(batch) == 24
+
+
+def test_what_cannot_be_copied_is_passed_on():
+    generator = (x for x in range(3))
+    assert copy_batch(generator) is generator

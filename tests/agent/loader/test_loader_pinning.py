@@ -1,0 +1,34 @@
+"""Pinned batches, where there is a CUDA device to pin them for."""
+
+from __future__ import annotations
+
+import pytest
+from loader_kit import Numbers
+from torch.utils.data import DataLoader
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("no_workers_left")]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_pinning_is_switched_under_the_loop(hook, workers):
+    hooks, heard = hook()
+    seen, pinned = [], []
+    for number, batch in enumerate(DataLoader(Numbers(64), batch_size=4, num_workers=workers)):
+        seen += batch.tolist()
+        pinned.append(batch.is_pinned())
+        hooks.credit_backward()
+        if number in (3, 7):
+            hooks.training.set(pin_memory=True if number == 3 else None)
+    assert seen == list(range(64)) and not heard.faults
+    assert pinned == [False] * 4 + [True] * 4 + [False] * 8
+
+
+def test_cached_batches_stay_pinned(hook):
+    hooks, _ = hook()
+    hooks.set_stretch(True)
+    for number, batch in enumerate(DataLoader(Numbers(64), batch_size=4, num_workers=1, pin_memory=True)):
+        assert batch.is_pinned() and batch.device.type == "cpu"
+        hooks.credit_backward()
+        hooks.serve_cached(True)
+        if number == 20:
+            break

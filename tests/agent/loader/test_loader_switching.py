@@ -1,0 +1,443 @@
+"""The training loader is switched under a running loop, and no sample is lost or repeated."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import random
+import threading
+import warnings
+
+import pytest
+import torch
+from loader_kit import Augmented, Broken, InfiniteDataLoader, Numbers, flat, train, wait_for_no_workers, workers
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
+
+pytestmark = pytest.mark.usefixtures("no_workers_left")
+
+
+CHANGES = [
+    ({}, {"num_workers": 2}),
+    ({}, {"num_workers": 1, "prefetch_factor": 5}),
+    ({"num_workers": 2}, {"num_workers": 0}),
+    ({"num_workers": 1, "prefetch_factor": 4}, {"num_workers": 0}),
+    ({"num_workers": 2, "persistent_workers": True, "prefetch_factor": 3, "timeout": 30}, {"num_workers": 0}),
+    ({"num_workers": 1}, {"num_workers": 3}),
+    ({"num_workers": 2}, {"prefetch_factor": 6}),
+    ({"num_workers": 2}, {"persistent_workers": True}),
+    ({"num_workers": 2, "persistent_workers": True}, {"persistent_workers": False}),
+    ({"num_workers": 2}, {"in_order": False}),
+    ({}, {"pin_memory": True}),
+    ({"num_workers": 2}, {"pin_memory": True}),
+    ({}, {"batch_size": 3}),
+    ({}, {"batch_size": 16}),
+    ({"num_workers": 2}, {"batch_size": 3}),
+    ({"num_workers": 2}, {"batch_size": 16, "num_workers": 1}),
+    ({}, {"batch_size": 10, "num_workers": 2}),
+]
+
+
+@pytest.mark.parametrize(("own", "change"), CHANGES, ids=str)
+@pytest.mark.filterwarnings("ignore:.*pin_memory")
+def test_switch_and_back_in_mid_epoch(hook, own, change):
+    hooks, heard = hook()
+    loader = DataLoader(Numbers(101), batch_size=4, **own)
+    back = dict.fromkeys(change)
+    for _ in range(2):
+        seen = train(hooks, loader, {2: change, 6: back})
+        assert not heard.faults
+        if change.get("in_order", True):
+            assert flat(seen) == list(range(101))
+        assert sorted(flat(seen)) == list(range(101))
+        assert all(len(batch) == 4 for batch in seen[:3])
+        assert all(len(batch) == change.get("batch_size", 4) for batch in seen[3:7])
+        assert all(len(batch) == 4 for batch in seen[7:-1])
+
+
+def test_settings_are_really_in_force(hook):
+    hooks, _ = hook()
+    iterator = iter(DataLoader(Numbers(400), batch_size=4, num_workers=1))
+    next(iterator)
+    hooks.credit_backward()
+    for change, alive, depth in [
+        ({"num_workers": 3}, 3, 6),
+        ({"prefetch_factor": 4}, 3, 12),
+        ({"num_workers": 0}, 0, 0),
+        ({"num_workers": None}, 1, 4),
+        ({"prefetch_factor": None}, 1, 2),
+    ]:
+        hooks.training.set(**change)
+        next(iterator)
+        assert len(workers()) == alive
+        assert hooks.queue_depth() == depth
+        assert hooks.last_rebuild_s > 0
+    before = {process.pid for process in workers()}
+    hooks.training.set(num_workers=1)  # the job's own value: nothing is rebuilt
+    next(iterator)
+    assert {process.pid for process in workers()} == before
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("sizes", [(4, 7), (7, 4), (8, 3)])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batch_size_respects_drop_last(hook, drop_last, sizes, num_workers):
+    """The tail is batched with the size in force at the end, also if the old size had already dropped some of it."""
+    hooks, _ = hook()
+    old, new = sizes
+    length = 45
+    for after in range(1, length // old - 1, 1 + 2 * num_workers):
+        loader = DataLoader(Numbers(length), batch_size=old, drop_last=drop_last, num_workers=num_workers)
+        hooks.control.set(batch_size=None)
+        seen = train(hooks, loader, {after: {"batch_size": new}})
+        rest = length - (after + 1) * old
+        expected = (length - rest % new) if drop_last else length
+        assert flat(seen) == list(range(expected))
+        last = (new if rest >= new else old) if drop_last else rest % new or new
+        assert len(seen[-1]) == last
+
+
+SAMPLERS = {
+    "random": lambda: RandomSampler(range(60)),
+    "replacement": lambda: RandomSampler(range(60), replacement=True, num_samples=77),
+    "weighted": lambda: WeightedRandomSampler(torch.arange(1.0, 61), 60),
+    "distributed": lambda: DistributedSampler(range(60), num_replicas=2, rank=1),
+    "sequential": lambda: SequentialSampler(range(60)),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_order_of_every_sampler_survives_switching(hook, name):
+    """Three epochs with set_epoch; the same samples in the same order as with torch alone."""
+
+    def epochs(switch):
+        torch.manual_seed(3)
+        sampler = SAMPLERS[name]()
+        loader = DataLoader(Numbers(60), batch_size=4, sampler=sampler)
+        out = []
+        for epoch in range(3):
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+            seen = []
+            for number, batch in enumerate(loader):
+                seen += batch.tolist()
+                switch(epoch, number)
+            out.append(seen)
+        return out
+
+    bare = epochs(lambda epoch, number: None)
+    hooks, heard = hook()
+
+    def switch(epoch, number):
+        hooks.credit_backward()
+        if number == 1:
+            hooks.training.set(num_workers=epoch % 2 + 1)
+        if number == 3:
+            hooks.training.set(batch_size=6 if epoch else 5)
+        if number == 5:
+            hooks.training.set(num_workers=None, batch_size=None)
+
+    assert epochs(switch) == bare
+    assert len({tuple(epoch) for epoch in bare}) == (1 if name == "sequential" else 3)
+    assert not heard.faults
+
+
+def test_batch_sampler_of_the_job_keeps_its_batches(hook):
+    hooks, _ = hook()
+    batches = [[1, 2, 3], [4], [5, 6], [7, 8, 9, 10], [11], [12, 13], [14, 15]]
+    loader = DataLoader(Numbers(), batch_sampler=batches)
+    assert train(hooks, loader, {1: {"num_workers": 2}, 4: {"num_workers": 0}}) == batches
+    assert hooks.facts().custom_batch_sampler and hooks.facts().batch_size is None
+    with pytest.raises(ValueError, match="made by the job itself"):
+        hooks.training.set(batch_size=8)
+
+
+def test_torchs_batch_sampler_given_by_hand_can_be_rebatched(hook):
+    """As accelerate builds its loaders."""
+    hooks, _ = hook()
+    loader = DataLoader(Numbers(30), batch_sampler=BatchSampler(SequentialSampler(range(30)), 4, False))
+    seen = train(hooks, loader, {1: {"batch_size": 10}})
+    assert [len(batch) for batch in seen] == [4, 4, 10, 10, 2] and flat(seen) == list(range(30))
+    assert hooks.facts().batch_size == 4 and not hooks.facts().custom_batch_sampler
+
+
+def test_no_batching_at_all(hook):
+    hooks, _ = hook()
+    loader = DataLoader(Numbers(30), batch_size=None)
+    assert train(hooks, loader, {3: {"num_workers": 2}, 9: {"num_workers": 1}}) == list(range(30))
+
+
+def test_infinite_loader_that_overrides_iter(hook):
+    hooks, _ = hook()
+    loader = InfiniteDataLoader(Numbers(20), batch_size=4, num_workers=1)
+    for _ in range(3):
+        assert flat(train(hooks, loader, {1: {"num_workers": 2}, 3: {"num_workers": 0}})) == list(range(20))
+    assert hooks.facts().custom_batch_sampler and hooks.facts().length == 5
+    del loader.iterator
+
+
+def test_unknown_settings_and_values_are_refused(hook):
+    hooks, _ = hook(mode="fixed")
+    with pytest.raises(ValueError, match="drop_last"):
+        hooks.training.set(drop_last=True)
+    for wrong in ({"num_workers": -1}, {"batch_size": 0}, {"num_workers": "4"}, {"prefetch_factor": 1.5}):
+        with pytest.raises(ValueError, match="expected a whole number"):
+            hooks.training.set(**wrong)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_other_start_methods(hook, method):
+    hooks, heard = hook()
+    loader = DataLoader(Numbers(40), batch_size=4, num_workers=1, multiprocessing_context=method)
+    seen = train(hooks, loader, {2: {"num_workers": 0}, 4: {"num_workers": 2}})
+    assert flat(seen) == list(range(40)) and not heard.faults
+
+
+# -- when things go wrong
+
+
+@pytest.mark.parametrize("own", [0, 2])
+def test_worker_errors_reach_the_job_as_they_are(hook, own):
+    hooks, heard = hook()
+    loader = DataLoader(Broken(40), batch_size=4, num_workers=own)
+    text = ""
+    try:
+        train(hooks, loader, {1: {"num_workers": 2 - own}})
+    except ValueError as error:
+        text = str(error)
+        error.__traceback__ = None  # torch leaves a cycle through its frames, which would keep the iterator
+    assert "picture 13 is torn" in text
+    assert own or ("in __getitem__" in text and "DataLoader worker process" in text)
+    assert not heard.faults
+
+
+def test_after_an_error_the_iterator_goes_on_as_torchs_does(hook):
+    def survivors(prepare):
+        loader = DataLoader(Broken(40), batch_size=4, num_workers=2)
+        iterator, out = iter(loader), []
+        while True:
+            try:
+                out.append(next(iterator).tolist())
+                prepare(len(out))
+            except StopIteration:
+                return out
+            except ValueError:
+                out.append("error")
+
+    bare = survivors(lambda number: None)
+    hooks, _ = hook()
+
+    def prepare(number):
+        hooks.credit_backward()
+        if number == 6:
+            hooks.training.set(num_workers=1)
+
+    assert survivors(prepare) == bare and bare.count("error") == 1
+
+
+class Unpicklable(Numbers):
+    def __init__(self, length=40):
+        super().__init__(length)
+        self.lock = threading.Lock()
+
+
+def test_workers_that_cannot_start_leave_the_job_at_its_own_settings(hook):
+    hooks, heard = hook()
+    loader = DataLoader(Unpicklable(40), batch_size=4)
+    loader.__dict__["_DataLoader__multiprocessing_context"] = multiprocessing.get_context("spawn")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        seen = train(hooks, loader, {2: {"num_workers": 2}})
+    assert flat(seen) == list(range(40))
+    assert len(heard.faults) == 1 and "num_workers=2" in heard.faults[0][0] and "pickle" in heard.faults[0][1]
+
+
+def test_trouble_of_ours_leaves_the_job_alone(hook):
+    hooks, heard = hook()
+
+    def fail(*args):
+        raise RuntimeError("listener broke")
+
+    loader = DataLoader(Numbers(40), batch_size=4)
+    iterator = iter(loader)
+    first = next(iterator).tolist()
+    heard.on_batch = fail
+    rest = [batch.tolist() for batch in iterator]
+    assert flat([first, *rest]) == list(range(40))
+    assert heard.faults[0][0] == "on_batch" and "listener broke" in heard.faults[0][1]
+    assert type(iter(loader)).__name__ == "_SingleProcessDataLoaderIter"  # gone
+
+
+def test_iterator_that_cannot_be_wrapped_falls_back(hook):
+    class Own(DataLoader):
+        @property
+        def _index_sampler(self):
+            return BatchSampler(range(8), 2, False)
+
+    hooks, heard = hook()
+    assert [batch.tolist() for batch in Own(Numbers(8))] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert "_index_sampler" in heard.faults[0][1]
+
+
+def test_interrupt_passes_through(hook):
+    class Interrupted(Numbers):
+        def __getitem__(self, index):
+            if index == 9:
+                raise KeyboardInterrupt
+            return index
+
+    hook()
+    with pytest.raises(KeyboardInterrupt):
+        list(DataLoader(Interrupted(20), batch_size=4))
+
+
+# -- processes
+
+
+@pytest.mark.parametrize("change", [{"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
+def test_abandoned_iterator_ends_its_workers(hook, change):
+    hooks, _ = hook()
+    loader = DataLoader(Numbers(400), batch_size=4)
+    for _ in range(3):
+        train(hooks, loader, {0: change}, limit=5)
+        assert len(workers()) <= 2
+    kept = len(workers())
+    assert kept == (2 if "persistent_workers" in change else 0)
+    hooks.training.set(**dict.fromkeys(change))
+    del loader
+    gc.collect()
+    assert wait_for_no_workers() == []
+
+
+def test_persistent_workers_set_by_a_knob_live_from_epoch_to_epoch(hook):
+    hooks, _ = hook(mode="fixed")
+    loader = DataLoader(Numbers(24), batch_size=4)
+    hooks.selected = hooks.state_of(loader).key
+    hooks.training.set(num_workers=2, persistent_workers=True)
+    pids = []
+    for _ in range(3):
+        assert flat(train(hooks, loader)) == list(range(24))
+        pids.append({process.pid for process in workers()})
+    assert len(pids[0]) == 2 and pids[0] == pids[1] == pids[2]
+    hooks.uninstall()
+    assert wait_for_no_workers() == []
+
+
+def test_persistent_workers_of_the_job_end_with_each_epoch_if_a_knob_says_so(hook):
+    hooks, _ = hook(mode="fixed")
+    loader = DataLoader(Numbers(24), batch_size=4, num_workers=2, persistent_workers=True)
+    hooks.selected = hooks.state_of(loader).key
+    hooks.training.set(persistent_workers=False)
+    for _ in range(2):
+        assert flat(train(hooks, loader)) == list(range(24))
+        assert wait_for_no_workers() == []
+    hooks.training.set(persistent_workers=None)
+    for _ in range(2):
+        assert flat(train(hooks, loader)) == list(range(24))
+        assert len(workers()) == 2
+
+
+def test_dataset_changed_between_epochs_is_seen_by_workers_a_knob_keeps(hook):
+    class Grows(Numbers):
+        scale = 1
+
+        def __getitem__(self, index):
+            return index * self.scale
+
+    hooks, _ = hook(mode="fixed")
+    dataset = Grows(12)
+    loader = DataLoader(dataset, batch_size=4)
+    hooks.selected = hooks.state_of(loader).key
+    hooks.training.set(num_workers=1, persistent_workers=True)
+    for scale in (1, 10, 100):
+        dataset.scale = scale
+        assert flat(train(hooks, loader)) == [index * scale for index in range(12)]
+
+
+def test_loader_dropped_while_iterated(hook):
+    hooks, _ = hook()
+    for _ in range(2):
+        seen = []
+        for batch in DataLoader(Numbers(24), batch_size=4):
+            seen += batch.tolist()
+            hooks.credit_backward()
+            hooks.training.set(num_workers=len(seen) % 3)
+        assert seen == list(range(24))
+
+
+def test_next_of_a_new_iterator_every_step(hook):
+    hooks, _ = hook()
+    loader = DataLoader(Numbers(24), batch_size=4)
+    for step in range(6):
+        assert next(iter(loader)).tolist() == [0, 1, 2, 3]
+        hooks.credit_backward()
+        hooks.training.set(num_workers=step % 2)
+    assert hooks.facts().samples == 24
+
+
+# -- everything together
+
+
+@pytest.mark.parametrize(("seed", "shuffle"), [(1, True), (2, True), (5, True), (9, True), (10, False)])
+@pytest.mark.filterwarnings("ignore:.*pin_memory")
+def test_thirty_random_switches_lose_and_repeat_nothing(hook, seed, shuffle):
+    choose = random.Random(seed)
+    own = choose.choice(
+        [{}, {"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}, {"num_workers": 2, "drop_last": True}]
+    )
+    epochs, length = 5, 331
+
+    def expected():
+        torch.manual_seed(seed)
+        loader = DataLoader(Numbers(length), batch_size=8, shuffle=shuffle, **own)
+        return [flat(batch.tolist() for batch in loader) for _ in range(epochs)]
+
+    order = expected()
+    hooks, heard = hook()
+    torch.manual_seed(seed)
+    loader = DataLoader(Numbers(length), batch_size=8, shuffle=shuffle, **own)
+    switches = 0
+    for epoch in range(epochs):
+        seen: list[int] = []
+        size, ordered = 8, hooks.overrides.get("in_order") is not False
+        for batch in loader:
+            seen += batch.tolist()
+            hooks.credit_backward()
+            if choose.random() < 0.35 and switches < 30:
+                switches += 1
+                hooks.training.set(**choose.choice([
+                    {"num_workers": choose.choice([0, 1, 2, None])},
+                    {"batch_size": choose.choice([3, 8, 13, None])},
+                    {"prefetch_factor": choose.choice([1, 2, 5, None])},
+                    {"persistent_workers": choose.choice([True, False, None])},
+                    {"in_order": choose.choice([True, False, None])},
+                    {"pin_memory": choose.choice([True, None])},
+                ]))
+            ordered = ordered and hooks.overrides.get("in_order") is not False
+            size = hooks.overrides.get("batch_size", 8)
+        dropped = length - len(seen)
+        assert len(set(seen)) == len(seen)
+        assert 0 <= dropped < max(size, 13) if own.get("drop_last") else dropped == 0
+        if ordered:
+            both = min(len(seen), len(order[epoch]))  # drop_last leaves another tail out
+            assert seen[:both] == order[epoch][:both]
+    assert not heard.faults
+    assert sum(samples for _, samples, _, _ in heard.batches) == epochs * length or own.get("drop_last")
+    assert switches == 30
+
+
+def test_augmentation_is_not_repeated_by_a_rebuilt_source(hook):
+    hooks, _ = hook()
+    torch.manual_seed(0)
+    noise = []
+    for number, (values, index) in enumerate(DataLoader(Augmented(120), batch_size=4, num_workers=1)):
+        noise += (values - index[:, None]).flatten().tolist()
+        hooks.credit_backward()
+        hooks.training.set(num_workers=1 + number % 2)
+    assert len({round(value, 4) for value in noise}) > 0.9 * len(noise)

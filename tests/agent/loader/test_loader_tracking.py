@@ -1,0 +1,440 @@
+"""Which loader trains, its facts, its epochs and their stretching, and the ceiling's cached batches."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from loader_kit import Numbers, ShardedStream, SizedStream, Stream, flat, train, wait_for_no_workers, workers
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+pytestmark = pytest.mark.usefixtures("no_workers_left")
+
+
+def line() -> int:
+    return inspect.currentframe().f_back.f_lineno
+
+
+# -- which one trains
+
+
+def test_the_loader_followed_by_backward_trains(hook):
+    hooks, heard = hook()
+    training = DataLoader(Numbers(40), batch_size=4, shuffle=True)
+    site = line() - 1
+    validation = DataLoader(Numbers(12), batch_size=4)
+    list(validation)  # a check before training starts
+    assert hooks.training is None and hooks.facts() is None
+    train(hooks, training)
+    list(validation)
+    facts = hooks.facts()
+    assert (facts.site, facts.key) == (f"test_loader_tracking.py:{site}", f"test_loader_tracking.py:{site}#0")
+    assert (facts.dataset, facts.batch_size, facts.length, facts.samples) == ("Numbers", 4, 10, 40)
+    assert (facts.num_workers, facts.prefetch_factor, facts.iterable, facts.worker_sharding) == (0, None, False, True)
+    assert {key for key, *_ in heard.batches} == {facts.key, facts.key.replace(str(site), str(site + 2))}
+
+
+def test_a_batch_fetched_before_an_evaluation_does_not_change_the_training_loader(hook):
+    """The next batch is fetched, then the validation set is run, then backward."""
+    hooks, _ = hook()
+    training, validation = DataLoader(Numbers(40), batch_size=4), DataLoader(Numbers(8), batch_size=4)
+    iterator = iter(training)
+    seen = next(iterator).tolist()
+    for step in range(9):
+        seen += next(iterator).tolist()
+        if step and step % 3 == 0:
+            list(validation)
+        hooks.credit_backward()
+        assert hooks.facts().samples == 40
+        hooks.training.set(num_workers=step % 2)
+    assert seen == list(range(40))
+
+
+def test_training_that_moves_to_another_loader_is_followed(hook):
+    hooks, _ = hook()
+    search, training = DataLoader(Numbers(8), batch_size=4), DataLoader(Numbers(400), batch_size=4)
+    train(hooks, search)
+    hooks.training.set(num_workers=1)
+    iterator = iter(training)
+    for _ in range(3):
+        assert hooks.facts().samples == 8
+        next(iterator)
+        hooks.credit_backward()
+    assert hooks.facts().samples == 400 and hooks.queue_depth() == 0
+    next(iterator)
+    assert hooks.queue_depth() == 2 and len(workers()) == 1
+
+
+def test_several_backwards_a_batch_count_once(hook):
+    hooks, _ = hook()
+    first, second = DataLoader(Numbers(40), batch_size=4), DataLoader(Numbers(8), batch_size=4)
+    train(hooks, first)
+    next(iter(second))
+    for _ in range(20):
+        hooks.credit_backward()
+    assert hooks.facts().samples == 40
+
+
+def test_loader_built_anew_every_epoch_is_one_family(hook):
+    hooks, _ = hook()
+    keys = set()
+    for epoch in range(4):
+        loader = DataLoader(Numbers(40), batch_size=4, shuffle=True)
+        validation = DataLoader(Numbers(8), batch_size=4)
+        iterator = iter(loader)
+        next(iterator)
+        assert len(workers()) == (1 if epoch else 0)  # the settings are there from its first batch
+        hooks.credit_backward()
+        keys.add(hooks.facts().key)
+        hooks.training.set(num_workers=1)
+        train(hooks, iterator)
+        list(validation)
+        del iterator
+    assert len(keys) == 1
+
+
+def make(split):
+    return DataLoader(Numbers(40 if split == "train" else 20), batch_size=4)
+
+
+def test_loaders_of_one_site_are_told_apart(hook):
+    hooks, _ = hook()
+    training, validation = make("train"), make("validation")
+    train(hooks, training)
+    assert hooks.facts().key.endswith("#0")
+    hooks.training.set(num_workers=1)
+    next(iter(validation))
+    assert workers() == []
+
+
+def test_site_of_a_subclass_is_where_the_job_builds_it(hook):
+    class Own(DataLoader):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+
+    hooks, _ = hook()
+    loader = Own(Numbers(8), batch_size=4)
+    site = line() - 1
+    train(hooks, loader)
+    assert hooks.facts().site == f"test_loader_tracking.py:{site}"
+
+
+def test_signature_for_frameworks_that_build_loaders_anew(hook):
+    bare = inspect.signature(DataLoader.__init__), inspect.getfullargspec(DataLoader.__init__)
+    hook()
+    assert (inspect.signature(DataLoader.__init__), inspect.getfullargspec(DataLoader.__init__)) == bare
+    assert "prefetch_factor" in inspect.signature(DataLoader).parameters
+
+
+# -- settings held from the start
+
+
+def test_settings_wait_for_the_loader_of_the_key(hook):
+    site = line() + 4
+    hooks, _ = hook(mode="fixed", loader_key=f"test_loader_tracking.py:{site}#0")
+    hooks.training.set(batch_size=10, num_workers=1)
+    validation = DataLoader(Numbers(40), batch_size=4)
+    training = DataLoader(Numbers(40), batch_size=4)
+    assert (len(validation), len(training), training.batch_size) == (10, 4, 10)
+    assert [len(batch) for batch in validation] == [4] * 10
+    iterator = iter(training)
+    assert len(workers()) == 1
+    assert [len(batch) for batch in iterator] == [10] * 4
+    train(hooks, training)
+    facts = hooks.facts()
+    assert (facts.batch_size, facts.num_workers, facts.length) == (4, 0, 10)  # the job's own
+    assert hooks.epoch_iterations() == 4
+    hooks.uninstall()
+    assert (len(training), training.batch_size) == (10, 4)
+    assert [len(batch) for batch in training] == [4] * 10
+
+
+@pytest.mark.parametrize("key", ["", "elsewhere.py:1#0"])
+def test_settings_without_a_known_key_go_to_the_first_loader_that_trains(hook, key):
+    hooks, _ = hook(mode="fixed", loader_key=key)
+    hooks.training.set(num_workers=2, batch_size=8)
+    validation, training = DataLoader(Numbers(12), batch_size=4), DataLoader(Numbers(40), batch_size=4)
+    list(validation)
+    assert workers() == []
+    seen = train(hooks, training)
+    assert [len(batch) for batch in seen] == [4, 8, 8, 8, 8, 4] and flat(seen) == list(range(40))
+    assert [len(batch) for batch in train(hooks, training)] == [8] * 5
+    assert [len(batch) for batch in validation] == [4] * 3
+
+
+# -- epochs
+
+
+def test_stretched_epoch_goes_on_and_ends_when_told(hook):
+    hooks, heard = hook()
+    hooks.set_stretch(True)
+    loader = DataLoader(Numbers(12), batch_size=4, num_workers=1)
+    seen = []
+    for number, batch in enumerate(loader):
+        seen += batch.tolist()
+        hooks.credit_backward()
+        if number == 10:
+            hooks.set_stretch(False)
+    assert seen == list(range(12)) * 4
+    turnovers = [turnover for *_, turnover in heard.batches]
+    assert [turnover is not None for turnover in turnovers] == [False] * 3 + [True, False, False] * 3
+    assert all(wait == 0 for _, _, wait, turnover in heard.batches if turnover is not None)
+    assert heard.ends == 4
+
+
+def test_stretching_leaves_evaluation_alone_even_over_the_training_loader(hook):
+    hooks, _ = hook()
+    hooks.set_stretch(True)
+    training = DataLoader(Numbers(12), batch_size=4)
+    train(hooks, training, limit=20)
+    assert len(list(training)) == 3
+    assert len(list(DataLoader(Numbers(8), batch_size=4))) == 2
+
+
+def test_stretched_source_that_cannot_begin_again_ends(hook):
+    class Once(IterableDataset):
+        left = iter(range(12))
+
+        def __iter__(self):
+            return self.left
+
+    hooks, _ = hook()
+    hooks.set_stretch(True)
+    assert flat(train(hooks, DataLoader(Once(), batch_size=4))) == list(range(12))
+
+
+def test_turnover_between_epochs_leaves_out_what_the_job_does_there(hook):
+    class Slow(Numbers):
+        def __getitem__(self, index):
+            if index == 0:
+                time.sleep(0.2)
+            return index
+
+    hooks, heard = hook()
+    loader = DataLoader(Slow(8), batch_size=4)
+    train(hooks, loader)
+    time.sleep(0.5)
+    train(hooks, loader)
+    assert [turnover is None for *_, turnover in heard.batches] == [True, True, False, True]
+    assert 0.2 <= heard.batches[2][3] < 0.45
+    assert 0.2 <= heard.batches[0][2] < 0.45 and heard.batches[1][2] < 0.1
+
+
+def test_epoch_iterations_follow_the_settings(hook):
+    hooks, _ = hook()
+    train(hooks, loader := DataLoader(Numbers(45), batch_size=4, drop_last=True))
+    assert hooks.epoch_iterations() == 11
+    hooks.training.set(batch_size=10)
+    assert hooks.epoch_iterations() == 4
+    hooks.training.set(batch_size=None, num_workers=1)
+    assert hooks.epoch_iterations() == len(loader) == 11
+
+
+# -- iterable datasets
+
+
+class OneStep(IterableDataset):
+    def helper(self):
+        return info_of()
+
+    def __iter__(self):
+        return iter(range(self.helper()))
+
+
+def info_of():
+    info = torch.utils.data.get_worker_info()
+    return 8 if info is None else 4
+
+
+class Chained(IterableDataset):
+    def __init__(self, *inner):
+        self.inner = inner
+
+    def __iter__(self):
+        for part in self.inner:
+            yield from part
+
+
+class Wrapped(IterableDataset):
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __iter__(self):
+        yield from self.inner
+
+
+def share(worker):
+    get_worker_info()
+
+
+class Hidden(IterableDataset):
+    """Asks in a way that cannot be read off its code."""
+
+    def __iter__(self):
+        getattr(torch.utils.data, "get_" + "worker_info")()
+        return iter(range(8))
+
+
+SHARDING = [
+    (lambda: Stream(), None, False),
+    (lambda: SizedStream(), None, False),
+    (lambda: ShardedStream(), None, True),
+    (lambda: OneStep(), None, True),
+    (lambda: Wrapped(ShardedStream()), None, True),
+    (lambda: Chained(Stream(), Wrapped(ShardedStream())), None, True),
+    (lambda: Wrapped(Stream()), None, False),
+    (lambda: Stream(), share, True),
+    (lambda: Hidden(), None, True),
+]
+
+
+@pytest.mark.parametrize("case", range(len(SHARDING)))
+def test_sharding_is_seen(hook, case):
+    dataset, init, expected = SHARDING[case]
+    hooks, _ = hook()
+    train(hooks, DataLoader(dataset(), batch_size=4, worker_init_fn=init), limit=1)
+    facts = hooks.facts()
+    assert facts.worker_sharding is expected and facts.iterable
+
+
+def test_sharding_datapipes(hook):
+    pipes = pytest.importorskip("torch.utils.data.datapipes.iter")
+    hooks, _ = hook()
+    train(hooks, DataLoader(pipes.IterableWrapper(range(8)).sharding_filter(), batch_size=4))
+    assert hooks.facts().worker_sharding
+
+
+def test_iterable_dataset_is_switched(hook):
+    hooks, heard = hook()
+    loader = DataLoader(ShardedStream(80), batch_size=4)
+    for number, _ in enumerate(loader):
+        hooks.credit_backward()
+        hooks.training.set(num_workers=2 if number < 3 else 0)
+        if number == 2:
+            assert len(workers()) == 2
+    assert sorted(flat(train(hooks, loader))) == list(range(80))
+    hooks.training.set(num_workers=2)
+    assert sorted(flat(train(hooks, loader))) == list(range(80))
+    assert hooks.facts().batch_size == 4 and hooks.facts().samples is None and not heard.faults
+
+
+@pytest.mark.parametrize("own", [0, 1])
+def test_batch_size_of_an_iterable_dataset_changes_without_starting_it_again(hook, own):
+    hooks, heard = hook()
+    loader = DataLoader(SizedStream(80), batch_size=4, num_workers=own)
+    seen = train(hooks, loader, {3: {"batch_size": 10}})
+    assert flat(seen) == list(range(80)) and len(seen[8]) == 10
+    assert hooks.epoch_iterations() == 8
+    assert hooks.facts().length == 20
+    assert heard.batches[-2][1] == 10
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory")
+def test_pinning_an_iterable_dataset_without_workers_does_not_start_it_again(hook):
+    hooks, _ = hook()
+    seen = train(hooks, DataLoader(SizedStream(40), batch_size=4), {3: {"pin_memory": True}})
+    assert flat(seen) == list(range(40))
+
+
+# -- cached batches
+
+
+def test_cached_batches_are_copies_of_a_few(hook):
+    hooks, heard = hook()
+    hooks.set_stretch(True)
+    served, real = [], []
+    for number, batch in enumerate(DataLoader(Numbers(400), batch_size=4, num_workers=1)):
+        (served if 5 <= number < 40 else real).append(batch.tolist())
+        hooks.credit_backward()
+        batch += 1000  # a job that works in place spoils nothing
+        if number == 4:
+            hooks.serve_cached(True)
+        if number == 39:
+            hooks.serve_cached(False)
+        if number == 50:
+            break
+    assert len({tuple(batch) for batch in served}) == 8
+    assert served[:8] == served[8:16]
+    assert flat(real) == [*range(20), *range(52, 96)]  # the eight kept were fetched; then the source went on
+    assert all(samples == 4 for _, samples, _, _ in heard.batches)
+
+
+def test_cached_batches_are_not_served_to_an_evaluation(hook):
+    hooks, _ = hook()
+    loader = DataLoader(Numbers(80), batch_size=4)
+    train(hooks, loader, limit=2)
+    hooks.serve_cached(True)
+    assert flat(batch.tolist() for batch in loader) == list(range(80))
+
+
+# -- taking it back
+
+
+def test_uninstall_restores_torch_and_running_iterators(hook):
+    import torch.utils.data.dataloader as data
+
+    before = (DataLoader.__init__, DataLoader._get_iterator, data._utils.worker.get_worker_info)
+    hooks, heard = hook()
+    assert DataLoader.__init__ is not before[0]
+    loader = DataLoader(Numbers(400), batch_size=4)
+    iterator = iter(loader)
+    train(hooks, iterator, {0: {"num_workers": 2}}, limit=5)
+    assert len(workers()) == 2
+    hooks.uninstall()
+    hooks.uninstall()
+    told = len(heard.batches)
+    assert flat(batch.tolist() for batch in iterator) == list(range(20, 400))
+    assert wait_for_no_workers() == []
+    assert len(heard.batches) == told
+    assert (DataLoader.__init__, DataLoader._get_iterator, data._utils.worker.get_worker_info) == before
+    assert type(iter(loader)).__name__ == "_SingleProcessDataLoaderIter"
+
+
+def test_loaders_that_were_there_before_and_copies_of_loaders(hook):
+    import copy
+
+    early = DataLoader(Numbers(40), batch_size=4)
+    hooks, heard = hook()
+    assert flat(train(hooks, early, {1: {"num_workers": 1}})) == list(range(40))
+    assert flat(train(hooks, copy.deepcopy(early))) == list(range(40))
+    assert not heard.faults
+
+
+def test_agent_is_importable_without_torch():
+    code = (
+        "import sys, autotune_trials.agent.loader, autotune_trials.agent.batches\n"
+        "print([name for name in ('torch', 'numpy', 'psutil', 'yaml') if name in sys.modules])"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=env)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_cost_of_the_proxy_per_batch(hook):
+    """At most 5 µs more than torch's own iterator, listener included; the best of several rounds counts."""
+
+    class Ready(Numbers):
+        def __getitems__(self, indices):
+            return batch
+
+    def per_batch(rounds=7):
+        best = float("inf")
+        for _ in range(rounds):
+            loader = DataLoader(Ready(4000), batch_size=1, collate_fn=lambda items: items)
+            iterator = iter(loader)
+            next(iterator)
+            began = time.perf_counter()
+            for _ in iterator:
+                pass
+            best = min(best, (time.perf_counter() - began) / 3999)
+        return best
+
+    batch = (torch.zeros(4, 3), torch.zeros(4))
+    bare = per_batch()
+    hook()
+    assert per_batch() - bare <= 5e-6

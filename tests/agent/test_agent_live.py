@@ -1,0 +1,201 @@
+"""Live sessions: knobs really take hold between blocks, and everything can be taken back."""
+
+from __future__ import annotations
+
+import pytest
+from tiny_tuner import CNN, Tuner, block
+
+from autotune_trials.protocol import BlockReport
+
+# The reference is computed from the weights without calling the module: no knob reaches it.
+WATCHED = CNN + """
+import torch.nn.functional as F
+def reference(x):
+    w1, b1, w2, b2 = (p.detach() for p in model.parameters())
+    return F.linear(F.relu(F.conv2d(x, w1.contiguous(), b1)).flatten(1), w2, b2)
+while True:
+    for x, y in loader:
+        out = model(x)
+        kind = str(out.dtype)[6:] if out.dtype != torch.float32 else "same" if torch.equal(out, reference(x)) else "differs"
+        layout = "last" if not model[0].weight.is_contiguous() else "first"
+        print(kind, layout, out.grad_fn is not None and torch.is_autocast_enabled("cpu"), flush=True)
+        loss = criterion(out, y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        assert not torch.is_autocast_enabled("cpu")
+"""
+
+
+def in_order(lines: list[str]) -> list[str]:
+    """Consecutive repetitions removed."""
+    return [line for i, line in enumerate(lines) if i == 0 or line != lines[i - 1]]
+
+
+def run_live(tuner: Tuner, source: str, *blocks: object) -> tuple[list[BlockReport], list[str]]:
+    tuner.start(source)
+    tuner.receive()
+    reports = tuner.measure(*blocks)
+    assert tuner.process is not None
+    tuner.process.kill()
+    out, _ = tuner.process.communicate()
+    assert tuner.log == "" or any(r.error for r in reports), tuner.log
+    return reports, in_order(out.split("\n")[:-1])
+
+
+def test_bfloat16_is_in_effect_and_taken_back_to_the_bit(tuner: Tuner) -> None:
+    reports, seen = run_live(tuner, WATCHED, block("b"), block("c", amp_dtype="bfloat16"), block("b2"))
+    assert [r.error for r in reports] == ["", "", ""] and reports[1].no_effect == {}
+    assert seen == ["same first False", "bfloat16 first True", "same first False"]
+
+
+def test_channels_last_is_in_effect_and_taken_back(tuner: Tuner) -> None:
+    reports, seen = run_live(tuner, WATCHED, block("c", channels_last=True), block("b"))
+    assert reports[0].no_effect == {} and reports[0].error == ""
+    assert [line.split()[1] for line in seen] in (["first", "last", "first"], ["first", "last", "last", "first"])
+    assert seen[0] == seen[-1] == "same first False"
+
+
+def test_a_top_level_sequential_really_compiles_and_is_taken_back(tuner: Tuner) -> None:
+    reports, seen = run_live(tuner, WATCHED, block("c", compile_mode="default", _max_settle=20), block("b"))
+    assert reports[0].error == "" and reports[0].no_effect == {}
+    assert reports[0].notes["unique_graphs"] >= 1 and reports[0].notes["graph_breaks"] == 0
+    assert "unique_graphs" not in reports[1].notes
+    assert seen[0] == seen[-1] == "same first False"
+
+
+def test_a_compiler_that_fails_costs_the_block_and_not_the_job(tuner: Tuner) -> None:
+    source = WATCHED.replace("while True:", "import torch._dynamo\ndef broken(*a, **k): raise RuntimeError('no compiler here')\n"
+                             "from torch._dynamo import backends\nimport torch._inductor.compile_fx as c\nc.compile_fx = broken\nwhile True:")
+    reports, seen = run_live(tuner, source, block("c", compile_mode="default"), block("b"))
+    assert reports[0].error.startswith("knob: compile_mode") and reports[0].window is None
+    assert reports[1].error == "" and reports[1].window is not None
+    assert seen == ["same first False"]
+
+
+def test_optimizer_implementations_keep_the_trajectory(tuner: Tuner) -> None:
+    source = CNN + """
+while True:
+    for i, (x, y) in enumerate(loader):
+        loss = criterion(model(x), y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        group, state = optimizer.param_groups[0], optimizer.state[model[0].weight]
+        print(loss.item(), group["foreach"], group["fused"], int(state["step"]), flush=True)
+"""
+    tuner.start(source)
+    tuner.receive()
+    reports = tuner.measure(*(block(i, optimizer_impl=i) for i in ("for-loop", "foreach", "fused")), block("own"))
+    tuner.process.kill()
+    rows = [line.split() for line in tuner.process.communicate()[0].split("\n")[:-1]]
+    assert not any(r.error or r.no_effect for r in reports)
+    kinds = in_order([" ".join(r[1:3]) for r in rows])
+    assert kinds == ["None None", "False False", "True False", "False True", "None None"]
+    assert [int(r[3]) for r in rows] == list(range(1, len(rows) + 1))  # no implementation lost count of its steps
+    losses = [float(r[0]) for r in rows]
+    expected = [float(x) for x in _trajectory(tuner, len(rows))]
+    assert losses == pytest.approx(expected, rel=2e-3)
+
+
+def _trajectory(tuner: Tuner, steps: int) -> list[str]:
+    from tiny_tuner import run_bare
+
+    return run_bare(tuner.directory, CNN + f"""
+count = 0
+while True:
+    for x, y in loader:
+        loss = criterion(model(x), y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        print(loss.item())
+        count += 1
+        if count == {steps}: raise SystemExit(0)
+""").split()
+
+
+def test_loader_settings_batch_size_and_the_ceiling(tuner: Tuner) -> None:
+    source = CNN + "while True:\n    for x, y in loader:\n        loss = criterion(model(x), y); loss.backward(); optimizer.step()\n"
+    reports, _ = run_live(tuner, source, block("w", num_workers=1), block("bs", batch_size=32), block("ceiling", _cached_batches=True),
+                          block("b", 20))
+    workers, batch, ceiling, own = reports
+    assert not any(r.error or r.no_effect for r in reports)
+    assert workers.rebuild_s > 0
+    assert set(batch.window.samples) == {32.0} and batch.window.epoch_iterations == 8
+    assert set(own.window.samples) == {16.0} and own.window.epoch_iterations == 16
+    assert len(own.window.turnovers_s) >= 1
+    assert sum(ceiling.window.data_s) / 6 < sum(own.window.data_s) / 20
+
+
+def test_the_lr_factor_acts_in_the_step_alone(tuner: Tuner) -> None:
+    source = CNN.replace("Adam(", "SGD(") + """
+while True:
+    for x, y in loader:
+        before = model[3].bias.detach().clone()
+        loss = criterion(model(x), y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        moved = (model[3].bias.detach() - before).norm() / model[3].bias.grad.norm()
+        print(f"{moved / 1e-3:.2f}", optimizer.param_groups[0]["lr"], flush=True)
+"""
+    from autotune_trials.protocol import Block, KnobChoice
+
+    twice = Block("x2", (KnobChoice("batch_size", 32, {"lr_scaling": "linear"}),), 6, min_settle=2, max_settle=12)
+    reports, seen = run_live(tuner, source, block("b"), twice, block("b2"))
+    assert not any(r.error for r in reports)
+    assert seen == ["1.00 0.001", "2.00 0.001", "1.00 0.001"]
+
+
+def test_a_knob_that_raises_ends_its_block_only(tuner: Tuner) -> None:
+    reports, seen = run_live(tuner, WATCHED, block("bad", amp_dtype="bfloat16", num_workers="many"), block("b"))
+    assert reports[0].error.startswith("knob: ") and reports[0].window is None
+    assert reports[1].error == "" and reports[1].window is not None
+    assert seen[-1] == "same first False"
+
+
+def test_out_of_memory_in_a_block_is_told_before_the_job_dies(tuner: Tuner) -> None:
+    source = CNN + """
+class Hungry(nn.Module):
+    def __init__(self): super().__init__(); self.inner = model
+    def forward(self, x):
+        if len(x) > 16: raise torch.OutOfMemoryError("out of memory: tried to allocate everything")
+        return self.inner(x)
+hungry = Hungry()
+while True:
+    for x, y in loader:
+        loss = criterion(hungry(x), y); loss.backward(); optimizer.step()
+"""
+    tuner.start(source)
+    tuner.receive()
+    reports = tuner.measure(block("b"), block("big", batch_size=64))
+    assert reports[0].error == "" and reports[1].error.startswith("oom: ")
+    code, _, err = tuner.finish()
+    assert code == 1 and "OutOfMemoryError" in err
+    assert "oom" in tuner.crumbs() and "oom:" in tuner.log
+
+
+def test_the_agents_failure_leaves_the_job_running_untouched(tuner: Tuner) -> None:
+    source = CNN + """
+import sys
+count = 0
+while count < 40:
+    for x, y in loader:
+        loss = criterion(model(x), y); loss.backward(); optimizer.step()
+        count += 1
+        if count == 6:
+            def broken(self, *a): raise ZeroDivisionError("planted")
+            sys.modules["autotune_trials.agent.blocks"].LiveMode.on_iteration = broken
+patched = [f.__qualname__ for f in (torch.Tensor.backward, torch.autograd.backward, nn.Module.__call__, torch.compile, DataLoader.__init__,
+           torch.set_num_threads, torch.optim.Optimizer.__init__) if hasattr(f, "__wrapped__")]
+print(count, patched, "_compiled_call_impl" in vars(model))
+"""
+    tuner.start(source)
+    tuner.receive()
+    (fault,) = tuner.measure(block("b", 1000))
+    assert type(fault).__name__ == "Fault" and "planted" in fault.text
+    code, out, err = tuner.finish()
+    assert code == 0, err
+    assert out.split() == ["48", "[]", "False"]
+    assert "planted" in tuner.log
+
+
+def test_a_tuner_that_goes_away_leaves_the_job_running(tuner: Tuner) -> None:
+    tuner.start(CNN + "for _ in range(3):\n    for x, y in loader:\n        criterion(model(x), y).backward(); optimizer.step()\nprint('done')")
+    tuner.receive()
+    tuner.close_connection()
+    code, out, _ = tuner.finish()
+    assert (code, out.strip()) == (0, "done")

@@ -1,0 +1,188 @@
+"""Fixed, profile and launch runs: knobs from the first iteration, everything recorded."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+
+import pytest
+from tiny_tuner import CNN, Tuner, run_bare
+
+from autotune_trials.protocol import Record
+
+LOOP = CNN + """
+count = 0
+for epoch in range(10):
+    for x, y in loader:
+        out = model(x)
+        loss = criterion(out, y)
+        optimizer.zero_grad(); loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        count += 1
+        print(count, out.dtype, len(x), len(loader), torch.get_num_threads(), float(loss).hex(), float(norm).hex(), flush=True)
+"""
+
+
+def record(tuner: Tuner, source: str = LOOP, mode: str = "fixed", **config: object) -> Record:
+    tuner.start(source, mode, **config)  # type: ignore[arg-type]
+    hello = tuner.receive()
+    assert type(hello).__name__ == "Hello", hello
+    message = tuner.receive()
+    assert isinstance(message, Record), message
+    return message
+
+
+def rows(tuner: Tuner) -> list[list[str]]:
+    tuner.close_connection()
+    assert tuner.process is not None
+    tuner.process.kill()
+    return [line.split() for line in tuner.process.communicate()[0].split("\n")[:-1]]
+
+
+def test_every_iteration_is_recorded_from_the_first(tuner: Tuner) -> None:
+    found = record(tuner, steps=24, probe_steps=5)
+    lines = rows(tuner)
+    assert len(found.window.times_s) == len(found.losses) == len(found.samples_before) == 24
+    assert [float(x).hex() for x in found.losses[:23]] == [r[5] for r in lines]  # held inside the 24th step
+    assert list(found.samples_before) == [16.0 * i for i in range(24)]
+    assert len(found.gradient_norms) == len(found.update_norms) == 5
+    assert found.gradient_norms == pytest.approx([float.fromhex(r[6]) for r in lines[:5]], rel=1e-5)  # before clipping
+    assert all(u > 0 for u in found.update_norms)
+    assert sum(found.window.phases_s.values()) == pytest.approx(sum(found.window.times_s))
+    assert len(found.window.turnovers_s) == 1 and not found.ended_early
+    assert found.fingerprint["optimizers"][0]["groups"][0]["lr"] == 1e-3
+    assert found.fingerprint["loss_modules"] == ["CrossEntropyLoss(mean)"]
+
+
+def test_knobs_hold_from_the_very_first_iteration(tuner: Tuner) -> None:
+    knobs = {"amp_dtype": "bfloat16", "num_workers": 1, "batch_size": 32, "optimizer_impl": "fused", "channels_last": True}
+    found = record(tuner, knobs=knobs, steps=10, loader_key="train.py:8#0")
+    lines = rows(tuner)
+    assert {tuple(r[1:4]) for r in lines} == {("torch.bfloat16", "32", "8")}
+    assert found.no_effect == {} and "knob_failures" not in found.notes
+    assert set(found.window.samples) == {32.0}
+    assert "fused" not in str(found.fingerprint)
+
+
+def test_a_knob_that_cannot_be_set_is_told(tuner: Tuner) -> None:
+    found = record(tuner, knobs={"num_workers": "many"}, steps=5)
+    assert "many" in found.no_effect["num_workers"]
+
+
+def test_a_job_that_ends_early_is_recorded_all_the_same(tuner: Tuner) -> None:
+    found = record(tuner, source=LOOP.replace("range(10)", "range(1)"), steps=100)
+    assert found.ended_early and len(found.losses) == 16
+    assert tuner.finish()[0] == 0
+
+
+def test_a_job_that_dies_leaves_no_record(tuner: Tuner) -> None:
+    tuner.start(LOOP.replace("count += 1", "count += 1\n        if count == 8: raise ValueError('mine')"), "fixed", steps=100)
+    assert type(tuner.receive()).__name__ == "Hello"
+    assert tuner.receive() is None
+    code, _, err = tuner.finish()
+    assert code == 1 and "mine" in err
+
+
+def test_the_window_goes_on_until_min_seconds(tuner: Tuner) -> None:
+    source = LOOP.replace("range(10)", "range(1000)").replace("count += 1", "count += 1; __import__('time').sleep(0.005)")
+    found = record(tuner, source=source, steps=10, min_seconds=0.5, max_steps=10_000)
+    assert sum(found.window.times_s) > 0.45 and len(found.losses) > 20
+
+
+def test_manual_marks_and_metrics(tuner: Tuner) -> None:
+    source = CNN + """
+import autotune
+for i in range(100):
+    x, y = data.tensors[0][:8], data.tensors[1][:8]
+    for _ in range(3):
+        loss = criterion(model(x), y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+    autotune.metric("accuracy", torch.tensor(i / 100))
+    autotune.step(loss=float(i), samples=24)
+"""
+    found = record(tuner, source=source, steps=10, env={"PYTHONPATH": tuner.python_path()})
+    assert list(found.losses) == [float(i) for i in range(10)]
+    assert set(found.window.samples) == {24.0}
+    assert found.metrics["accuracy"] == pytest.approx([i / 100 for i in range(10)])
+
+
+SCALED = """
+import os
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+x, y = torch.randn(32, 8), torch.randn(32, 1)
+own = "AUTOTUNE_SESSION" not in os.environ
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, enabled=own)
+for step in range(20):
+    for half in (slice(0, 16), slice(16, 32)):  # accumulation
+        with torch.autocast("cpu", dtype=torch.float16, enabled=own):
+            loss = (model(x[half]).float() - y[half]).pow(2).mean() / 2
+        if step == 5: loss = loss * 1e37
+        scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    scaler.step(optimizer); scaler.update()
+    optimizer.zero_grad()
+    print(float(loss).hex(), float(norm).hex(), int(optimizer.state[model[0].weight]["step"]),
+          sum(float(p.double().sum()) for p in model.parameters()).hex(), flush=True)
+"""
+
+
+def test_float16_scaling_is_that_of_grad_scaler_to_the_bit(tuner: Tuner) -> None:
+    """Accumulation, clipping of unscaled gradients, and an overflowing step that is left out."""
+    expected = run_bare(tuner.directory, SCALED).splitlines()
+    found = record(tuner, source=SCALED, knobs={"amp_dtype": "float16"}, steps=20)
+    lines = [" ".join(r) for r in rows(tuner)]
+    assert lines == expected[: len(lines)] and len(lines) >= 19
+    assert found.skipped == (5,)
+    assert math.isfinite(found.losses[4]) and found.losses[5] > 1e30  # the loss is recorded unscaled
+
+
+def test_profile_writes_a_trace_with_phases_and_operators(tuner: Tuner) -> None:
+    found = record(tuner, mode="profile", steps=6, profile_steps=3)
+    trace = json.loads(gzip.open(found.trace).read())
+    names = {event.get("name") for event in trace["traceEvents"]}
+    assert {"autotune::forward", "autotune::backward", "autotune::optimizer", "ProfilerStep#0"} <= names
+    assert any("conv" in row["name"] for row in found.operators)
+    assert 0.5 < sum(row["share"] for row in found.operators) <= 1.0 + 1e-9
+    assert len(found.losses) == 6  # the profiled iterations are not timed
+
+
+def test_launch_holds_the_knobs_and_says_nothing(tuner: Tuner) -> None:
+    tuner.start(LOOP.replace("range(10)", "range(2)"), "launch", {"amp_dtype": "bfloat16", "num_workers": 1})
+    code, out, err = tuner.finish()
+    assert code == 0, err
+    lines = [line.split() for line in out.splitlines()]
+    assert len(lines) == 32 and {r[1] for r in lines} == {"torch.bfloat16"}
+
+
+SEEDED = """
+import random, torch
+%s
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    loss = model(torch.randn(8, 4)).pow(2).mean()
+    loss.backward(); optimizer.step()
+    print(float(loss).hex(), random.random())
+"""
+
+
+@pytest.mark.parametrize(("sets", "seed", "same"), [("torch.manual_seed(3); random.seed(3)", 0, True), ("torch.manual_seed(3)", 1, False)])
+def test_seed_zero_is_the_jobs_own_and_others_are_not(tuner: Tuner, sets: str, seed: int, same: bool) -> None:
+    bare = run_bare(tuner.directory, SEEDED % sets)
+    tuner.start(SEEDED % sets, "launch", seed=seed)
+    assert (tuner.finish()[1] == bare) == same
+
+
+def test_a_job_without_seeds_is_repeatable(tuner: Tuner) -> None:
+    outputs = []
+    for _ in range(2):
+        tuner.start(SEEDED % "", "launch", seed=2)
+        outputs.append(tuner.finish()[1])
+    assert outputs[0] == outputs[1] != ""

@@ -1,0 +1,148 @@
+"""A tuner of a few lines for the agent's tests: starts a small real script and speaks the protocol with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+from autotune_spaces.codec import encode
+from autotune_trials.protocol import Block, KnobChoice, Plan, SessionConfig, dump, load
+
+ROOT = Path(__file__).resolve().parents[2]
+INJECT = ROOT / "trials" / "autotune_trials" / "agent" / "inject"
+
+CNN = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+torch.set_num_threads(1)
+data = TensorDataset(torch.randn(256, 3, 8, 8), torch.randint(0, 4, (256,)))
+loader = DataLoader(data, batch_size=16, shuffle=True)
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+criterion = nn.CrossEntropyLoss()
+"""
+
+
+class Tuner:
+    """Starts one script under the agent and listens on a Unix socket."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.session = directory / "session"
+        self.session.mkdir()
+        self._short = tempfile.TemporaryDirectory(prefix="at-")  # Unix socket paths are short
+        self.socket = os.path.join(self._short.name, "s")
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self.socket)
+        self._listener.listen(4)
+        self._listener.settimeout(0.5)
+        self._connection: socket.socket | None = None
+        self._lines: Any = None
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self, source: str, mode: str = "live", knobs: dict[str, Any] | None = None, env: dict[str, str] | None = None,
+              python: tuple[str, ...] = (), **config: Any) -> None:
+        """Write ``source`` to train.py and run it in a session."""
+        choices = tuple(KnobChoice(k, v) for k, v in (knobs or {}).items())
+        wanted = SessionConfig(mode, str(self.session), "" if mode == "launch" else self.socket, choices, **config)
+        (self.session / "session.json").write_text(json.dumps(encode(wanted)))
+        (self.directory / "train.py").write_text(textwrap.dedent(source))
+        variables = {
+            **os.environ, "PYTHONPATH": str(INJECT), "AUTOTUNE_SESSION": str(self.session / "session.json"),
+            "AUTOTUNE_MARK": "test", "OMP_NUM_THREADS": "1", **(env or {}),
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, *python, "train.py"], cwd=self.directory, env=variables, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+
+    def receive(self, timeout_s: float = 120) -> Any:
+        """The next message; None if the job has closed the socket."""
+        if self._connection is None:
+            self._connection = self._accept(timeout_s)
+            self._connection.settimeout(timeout_s)
+            self._lines = self._connection.makefile("rb")
+        line = self._lines.readline()
+        return load(line) if line else None
+
+    def _accept(self, timeout_s: float) -> socket.socket:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            try:
+                return self._listener.accept()[0]
+            except TimeoutError:
+                assert self.process is not None
+                if self.process.poll() is not None:
+                    raise AssertionError(f"the job ended: {self.process.communicate()}, agent.log: {self.log}") from None
+        raise AssertionError(f"the agent did not connect; agent.log: {self.log}")
+
+    def measure(self, *blocks: Block, number: int = 1) -> list[Any]:
+        """Send a plan, return its block reports; whatever else comes is returned as well."""
+        assert self._connection is not None
+        self._connection.sendall(dump(Plan(number, blocks)))
+        reports = []
+        while True:
+            message = self.receive()
+            if message is None or type(message).__name__ == "PlanDone":
+                return reports
+            reports.append(message)
+
+    def close_connection(self) -> None:
+        if self._connection is not None:
+            self._lines.close()
+            self._connection.close()
+            self._connection = None
+
+    def finish(self, timeout_s: float = 120) -> tuple[int, str, str]:
+        """Wait for the job's own end: (exit code, stdout, stderr)."""
+        assert self.process is not None
+        out, err = self.process.communicate(timeout=timeout_s)
+        return self.process.returncode, out, err
+
+    @staticmethod
+    def python_path() -> str:
+        """With the tuner's own packages on it, as if autotune were installed in the job's environment."""
+        return os.pathsep.join([str(INJECT), *(str(ROOT / part) for part in ("", "trials", "search_spaces"))])
+
+    @property
+    def log(self) -> str:
+        path = self.session / "agent.log"
+        return path.read_text() if path.exists() else ""
+
+    def crumbs(self) -> set[str]:
+        folder = self.session / "crumbs"
+        return {p.name.rpartition("-")[0] for p in folder.iterdir()} if folder.exists() else set()
+
+    def end(self) -> None:
+        self.close_connection()
+        self._listener.close()
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+        self._short.cleanup()
+
+
+def run_bare(directory: Path, source: str, timeout_s: float = 120) -> str:
+    """The script without the agent; its standard output."""
+    (directory / "train.py").write_text(textwrap.dedent(source))
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "AUTOTUNE_SESSION")}
+    env["OMP_NUM_THREADS"] = "1"
+    done = subprocess.run([sys.executable, "train.py"], cwd=directory, env=env, text=True, capture_output=True, timeout=timeout_s)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def block(name: str, iterations: int = 6, **knobs: Any) -> Block:
+    """A short block."""
+    extra = {k[1:]: knobs.pop(k) for k in list(knobs) if k.startswith("_")}
+    return Block(name, tuple(KnobChoice(k, v) for k, v in knobs.items()), iterations, **{"min_settle": 2, "max_settle": 12, **extra})

@@ -1,0 +1,172 @@
+"""Autocast over the forward region, and loss scaling for float16.
+
+    batch │ entry module called ─ enter │ forward, loss │ backward() ─ leave │ optimizer
+                                          autocast on
+
+The region is entered at the first entry module of an iteration and left at backward, because the loss belongs into it
+(as in the usual ``with autocast(): loss = criterion(model(x), y)``). Inside an autocast region of the job's own, ours
+lasts for the module call alone: regions must nest.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+INITIAL_SCALE = 2.0**16  # scale, growth and backoff as in torch.amp.GradScaler
+GROWTH_INTERVAL = 2000
+LARGEST_SCALE = 2.0**96  # far from float32's end: GradScaler stops growing when the scale would be infinite
+
+
+class AutocastRegion:
+    """The one autocast region the agent may be inside."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self.dtype: Any = None
+        self.entering = False  # an autocast that is entered just now is ours
+        self.inside: Any = None  # the region we are in
+        self._thread = 0
+
+    def set(self, dtype: Any) -> None:
+        """Use ``dtype`` (a torch.dtype, None: no autocast) from the next iteration on."""
+        self.leave()
+        self.dtype = dtype
+
+    def enter(self, device: str) -> Any | None:
+        """Enter the region, unless inside already.
+
+        Returns a context manager where the region must be confined to the module call, else None.
+        """
+        torch = self._torch
+        if self.dtype is None or self.inside is not None or torch.is_autocast_enabled(device):
+            return None
+        context = torch.autocast(device, dtype=self.dtype)
+        if self._nesting() > 0:  # inside the job's own region, one it has switched off
+            return self._confined(context)
+        self.entering = True
+        try:
+            context.__enter__()
+        finally:
+            self.entering = False
+        self.inside, self._thread = context, threading.get_ident()
+        return None
+
+    def leave(self) -> None:
+        """Leave the region if we are inside. Put off while a region of the job's own is open inside ours."""
+        if self.inside is None or self._thread != threading.get_ident() or self._nesting() != 1:
+            return
+        context, self.inside = self.inside, None
+        context.__exit__(None, None, None)
+
+    @contextmanager
+    def _confined(self, context: Any) -> Iterator[None]:
+        self.entering = True
+        try:
+            context.__enter__()
+        finally:
+            self.entering = False
+        try:
+            yield
+        finally:
+            context.__exit__(None, None, None)
+            # Only the outermost exit drops the casted weights, and that one is the job's: it may be after the next step.
+            self._torch.clear_autocast_cache()
+
+    def _nesting(self) -> int:
+        depth = self._torch.autocast_increment_nesting() - 1
+        self._torch.autocast_decrement_nesting()
+        return int(depth)
+
+
+class LossScaler:
+    """What torch.amp.GradScaler does, from outside of the job.
+
+    The loss is scaled going into backward, and gradients are unscaled as soon as it returns, so that everything the
+    job does with them (clipping, logging) sees true gradients. An overflow leaves out the optimizer's step: its
+    gradients are taken away for the duration of ``step``. All scales are powers of two, so scaling itself is exact.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self.scale = INITIAL_SCALE
+        self._good_steps = 0
+        self._overflow: dict[tuple[int, Any], Any] = {}  # (id of optimizer, device) -> found_inf
+        self._overflowed = False  # some optimizer in this iteration
+        self._withheld: dict[int, list[tuple[Any, Any]]] = {}
+
+    def before_backward(self, optimizers: Iterable[Any]) -> None:
+        """Bring gradients already there (accumulation) to the scale of those to come."""
+        for _, grads in self._by_kind(optimizers):
+            self._torch._foreach_mul_(grads, self.scale)
+
+    def scaled(self, tensors: Any, gradients: Any) -> tuple[Any, Any]:
+        """The arguments of backward with the scale in them."""
+        if isinstance(tensors, (list, tuple)):
+            given = gradients if isinstance(gradients, (list, tuple)) else [gradients] * len(tensors)
+            pairs = [self.scaled(t, g) for t, g in zip(tensors, given, strict=True)]
+            return [p[0] for p in pairs], [p[1] for p in pairs]
+        if gradients is not None:
+            return tensors, gradients * self.scale
+        return tensors * self.scale, None
+
+    def after_backward(self, optimizers: Iterable[Any]) -> None:
+        """Unscale in place, and note which optimizer's gradients are not finite."""
+        torch = self._torch
+        for (owner, device, checked), grads in self._by_kind(optimizers):
+            found = self._overflow.get((owner, device))
+            if found is None:
+                found = self._overflow[owner, device] = torch.zeros(1, device=device)
+            if checked:
+                inverse = torch.full((), 1.0 / self.scale, device=device)
+                torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse)
+            else:
+                torch._foreach_mul_(grads, 1.0 / self.scale)
+                for grad in grads:
+                    found += (~torch.isfinite(grad).all()).to(found.dtype)
+
+    def before_step(self, optimizer: Any) -> bool:
+        """Withhold the gradients if they overflowed. One synchronisation, as GradScaler has. Returns whether it did."""
+        keys = [k for k in self._overflow if k[0] == id(optimizer)]
+        overflowed = any([float(self._overflow.pop(k)) > 0 for k in keys])
+        if overflowed and id(optimizer) not in self._withheld:
+            self._overflowed = True
+            parameters = [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+            self._withheld[id(optimizer)] = [(p, p.grad) for p in parameters]
+            for p in parameters:
+                p.grad = None
+        return overflowed
+
+    def after_step(self, optimizer: Any) -> None:
+        """Give withheld gradients back, for whatever the job does next with them."""
+        for parameter, grad in self._withheld.pop(id(optimizer), ()):
+            parameter.grad = grad
+
+    def update(self) -> None:
+        """The iteration has ended: halve the scale after an overflow, double it after 2000 clean ones."""
+        if self._overflowed:
+            self.scale, self._good_steps, self._overflowed = self.scale * 0.5, 0, False
+            return
+        self._good_steps += 1
+        if self._good_steps == GROWTH_INTERVAL:
+            self.scale, self._good_steps = min(self.scale * 2.0, LARGEST_SCALE), 0
+
+    def _by_kind(self, optimizers: Iterable[Any]) -> list[tuple[tuple[int, Any, bool], list[Any]]]:
+        """Gradients by (optimizer, device, can the fused check take them); a parameter in two optimizers counts once."""
+        torch = self._torch
+        kinds: dict[tuple[int, Any, Any], list[Any]] = {}
+        seen: set[int] = set()
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    grad = parameter.grad
+                    if grad is None or id(parameter) in seen:
+                        continue
+                    seen.add(id(parameter))
+                    if grad.is_sparse:
+                        grad = grad._values()
+                    kinds.setdefault((id(optimizer), grad.device, grad.dtype), []).append(grad)
+        fused = (torch.float32, torch.float16)
+        return [((owner, device, dtype in fused), grads) for (owner, device, dtype), grads in kinds.items()]

@@ -1,0 +1,99 @@
+"""How many samples a batch holds, and copies of a batch: batches are whatever the job's collate function makes."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+MAX_DEPTH = 6
+MAX_SIZES = 64  # places looked at in one batch
+
+
+def samples_of(batch: Any, expected: int | None = None) -> float:
+    """Samples in ``batch``.
+
+    ``num_graphs`` where there is one (torch-geometric counts graphs, its tensors nodes); else ``expected``, if a first
+    dimension or a list in the batch has that length; else the first dimension of the first tensor; else the length of
+    the first list; else 1.
+    """
+    if type(batch) in (list, tuple) and batch:  # the common (inputs, targets), without the walk
+        shape = getattr(batch[0], "shape", None)
+        if shape and shape[0] == expected:
+            return float(shape[0])
+    graphs = getattr(batch, "num_graphs", None)
+    if isinstance(graphs, int) and graphs > 0:
+        return float(graphs)
+    first_tensor = first_list = None
+    for seen, (size, tensor) in enumerate(_sizes(batch, 0)):
+        if size == expected:
+            return float(size)
+        if tensor and first_tensor is None:
+            first_tensor = size
+        elif not tensor and first_list is None:
+            first_list = size
+        if seen >= MAX_SIZES:
+            break
+    found = first_tensor if first_tensor is not None else first_list
+    return float(found) if found else 1.0
+
+
+def _sizes(item: Any, depth: int) -> Iterator[tuple[int, bool]]:
+    """(length, is it a tensor) of everything in ``item`` that has a length along its first dimension."""
+    shape = getattr(item, "shape", None)
+    if shape is not None:
+        if len(shape):
+            yield int(shape[0]), True
+        return
+    if depth > MAX_DEPTH or isinstance(item, (str, bytes, int, float, complex, type(None))):
+        return
+    if isinstance(item, (list, tuple)) and item and (depth > 0 or _words(item)):
+        yield len(item), False  # the outermost one is the pair (inputs, targets)
+    for part in _parts(item):
+        yield from _sizes(part, depth + 1)
+
+
+def _words(item: Any) -> bool:
+    return isinstance(item, list) and all(isinstance(part, str) for part in item)
+
+
+def _parts(item: Any) -> list[Any]:
+    if isinstance(item, (list, tuple)):
+        return list(item[:MAX_SIZES])
+    if isinstance(item, Mapping):  # dict, UserDict, BatchEncoding
+        return list(item.values())
+    if dataclasses.is_dataclass(item) and not isinstance(item, type):
+        return [getattr(item, field.name) for field in dataclasses.fields(item)]
+    return list(getattr(item, "__dict__", {}).values())
+
+
+def copy_batch(batch: Any) -> Any:
+    """A copy that shares no tensor with ``batch``; pinned tensors stay pinned. What cannot be copied is passed on as
+    it is."""
+    clone = getattr(batch, "clone", None)
+    if clone is not None and hasattr(batch, "is_pinned"):
+        if hasattr(batch, "detach") and batch.device.type == "cpu" and batch.is_pinned():
+            return clone().pin_memory()
+        return clone()
+    if isinstance(batch, (str, bytes, int, float, complex, type(None))):
+        return batch
+    if type(batch) in (list, tuple):
+        return type(batch)(copy_batch(part) for part in batch)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):  # namedtuple
+        return type(batch)(*(copy_batch(part) for part in batch))
+    if type(batch) is dict:
+        return {key: copy_batch(value) for key, value in batch.items()}
+    try:
+        return clone() if clone is not None else copy.deepcopy(batch)
+    except Exception:
+        return batch
+
+
+def bytes_of(batch: Any, depth: int = 0) -> int:
+    """Bytes of the tensors in ``batch``."""
+    if hasattr(batch, "element_size") and hasattr(batch, "numel"):
+        return int(batch.element_size() * batch.numel())
+    if depth > MAX_DEPTH or isinstance(batch, (str, bytes, int, float, complex, type(None))):
+        return 0
+    return sum(bytes_of(part, depth + 1) for part in _parts(batch))

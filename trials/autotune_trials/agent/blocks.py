@@ -1,0 +1,254 @@
+"""Live sessions: plans of blocks, one configuration after another in the running job.
+
+    Hello ─▶ wait for Plan ─▶ ┌ apply knobs │ settle … │ measure … │ report ┐ ─▶ next block … ─▶ PlanDone ─▶ wait for Plan
+                              └──────────── counted in iterations ──────────┘
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from autotune_trials.agent.entries import compile_notes
+from autotune_trials.agent.facts import rank, startup_s, world_size
+from autotune_trials.agent.modes import Mode, hello
+from autotune_trials.agent.patches import scheduler
+from autotune_trials.measure.memory import MemoryMeter
+from autotune_trials.measure.window import WindowRecorder
+from autotune_trials.protocol import Block, BlockReport, Plan, PlanDone
+
+STALL = 5.0  # an iteration this many medians long is a stall: a compile, a cuDNN search, a rebuilt loader
+DRAIN = 3  # iterations after a full queue of batches has been used up
+GROUP = 4  # times have levelled off when the medians of the last two groups of 4 …
+LEVEL = 0.10  # … agree within 10 %
+SETTLE_SHARE = 0.6  # of a block's max_seconds that settling may take, so that something is left to measure
+
+
+class Settling:
+    """Decides, from iteration times, when a block has settled."""
+
+    def __init__(self, block: Block, queue_depth: int) -> None:
+        self._block, self._queue = block, queue_depth
+        self.times: list[float] = []
+        self.settled = False
+
+    def add(self, wall_s: float) -> None:
+        self.times.append(wall_s)
+
+    def done(self, spent_s: float) -> bool:
+        """Whether settling ends now; ``spent_s``: seconds since the block began. ``settled`` says if on evidence."""
+        count = len(self.times)
+        self.settled = count >= self._block.min_settle and self._levelled(self._since_stall())
+        out_of_time = spent_s > SETTLE_SHARE * self._block.max_seconds and count >= min(2, self._block.max_settle)
+        return self.settled or count >= self._block.max_settle or out_of_time
+
+    def _since_stall(self) -> list[float]:
+        typical = median(self.times)
+        stalls = [i for i, t in enumerate(self.times) if t > STALL * typical]
+        return self.times[stalls[-1] + 1 :] if stalls else self.times
+
+    def _levelled(self, times: list[float]) -> bool:
+        if len(times) < max(2 * GROUP, self._queue + DRAIN):
+            return False
+        last, before = median(times[-GROUP:]), median(times[-2 * GROUP : -GROUP])
+        return abs(last - before) <= LEVEL * before
+
+
+class LockstepSettling(Settling):
+    """Several ranks: the same count on each, or they would change knobs at different steps."""
+
+    def done(self, spent_s: float) -> bool:
+        self.settled = len(self.times) >= self._block.min_settle
+        return self.settled
+
+
+class LiveMode(Mode):
+    """Runs plans."""
+
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
+        self.startup_s = 0.0
+        self._machine: Any = None
+        self._job: Any = None
+        self._blocks: list[Block] = []
+        self._plan: Plan | None = None
+        self._block: Block | None = None
+        self._set: dict[str, tuple[Any, Any]] = {}  # knob name -> (knob, value) not at the job's own value
+        self._settling: Settling | None = None
+        self._window: WindowRecorder | None = None
+        self._began = 0.0
+        self._settle_s = 0.0
+        self._skipped = 0
+        self._alone = True
+
+    def on_iteration(self, iteration: Any) -> None:
+        agent = self.agent
+        if iteration.index == 0:
+            self.startup_s = startup_s()
+            agent.loader_hooks.set_stretch(True)
+        if self._block is not None:
+            self._go_on(iteration)
+        elif self._plan is None and agent.iterations >= agent.config.warmup_steps:
+            with agent.own_time():
+                self._greet()
+
+    def start_over(self) -> None:
+        self.startup_s = startup_s()
+
+    def on_out_of_memory(self, text: str) -> None:
+        if self._block is not None:
+            self._report(None, error=f"oom: {text}")
+            self._block = None
+            self._blocks = []  # memory is in disorder: if the job survives this, its next plan starts afresh
+
+    # ------------------------------------------------------------------ plans
+
+    def _greet(self) -> None:
+        message = hello(self.agent)
+        self._machine, self._job = message.machine, message.job
+        self._alone = world_size(self.agent.torch) == 1
+        scheduler.freeze(self.agent.patches, self.agent.torch)
+        if self.agent.channel.send(message):
+            self._next_plan()
+        else:
+            self.agent.stop()
+
+    def _next_plan(self) -> None:
+        """Wait for the tuner, job paused. A tuner that has gone leaves the job as it was."""
+        while True:
+            plan = self.agent.channel.receive()
+            if not isinstance(plan, Plan):
+                self.agent.stop()
+                return
+            self._plan, self._blocks = plan, list(plan.blocks)
+            if self._start_block():
+                return
+
+    def _start_block(self) -> bool:
+        """Begin the next block that can be begun. False when the plan is done and the next has to be waited for."""
+        while self._blocks:
+            self._block = block = self._blocks.pop(0)
+            if self._configure(block):
+                return True
+            self._block = None
+        assert self._plan is not None
+        self.agent.channel.send(PlanDone(self._plan.id, rank(self.agent.torch)))
+        return False
+
+    # ------------------------------------------------------------------ one block
+
+    def _configure(self, block: Block) -> bool:
+        """Bring the job to the block's configuration; a knob that raises ends the block."""
+        agent = self.agent
+        self._window, self._settling, self._skipped, self._settle_s = None, None, 0, 0.0
+        self._began = perf_counter()
+        agent.knob_failure = ""
+        MemoryMeter(agent.torch, agent.live.device).start()
+        agent.loader_hooks.last_rebuild_s = 0.0
+        agent.loader_hooks.serve_cached(block.cached_batches)
+        wanted = {c.name: (agent.knob(c.name, c.options), c.value) for c in block.knobs}
+        try:
+            for name in [n for n in self._set if n not in wanted]:
+                self._give_back(name)
+            for name, (knob, value) in wanted.items():
+                if self._set.get(name) != (knob, value):
+                    self._set[name] = (knob, value)  # noted first: a half-applied knob has to be given back too
+                    agent.apply(knob, value)
+        except Exception as error:
+            self._fail_block(f"knob: {type(error).__name__}: {error}")
+            return False
+        depth = agent.loader_hooks.queue_depth()
+        self._settling = (Settling if self._alone else LockstepSettling)(block, depth)
+        return True
+
+    def _give_back(self, name: str) -> None:
+        knob, _ = self._set[name]
+        self.agent.apply(knob, knob.current(self._machine, self._job))
+        del self._set[name]
+
+    def _fail_block(self, error: str) -> None:
+        """Report the failure and go back to the job's own settings."""
+        for name in list(self._set):
+            self._give_back(name)  # a setting that cannot be given back is the agent's failure: see Agent.fail
+        self.agent.loader_hooks.serve_cached(False)
+        self._report(None, error=error)
+
+    def _go_on(self, iteration: Any) -> None:
+        agent, block = self.agent, self._block
+        assert block is not None and self._settling is not None
+        if agent.knob_failure:
+            with agent.own_time():
+                failure, agent.knob_failure = agent.knob_failure, ""
+                self._fail_block(f"knob: {failure}")
+                self._advance()
+            return
+        if self._window is None:
+            agent.loss.end_step(keep=False)
+            self._settle(iteration)
+            return
+        agent.loss.end_step()
+        self._skipped += iteration.skipped
+        self._window.add(iteration)
+        late = self._alone and perf_counter() - self._began > block.max_seconds
+        if len(self._window) >= block.iterations or (late and len(self._window) > 0):
+            with agent.own_time():
+                self._finish_block()
+                self._advance()
+
+    def _settle(self, iteration: Any) -> None:
+        settling = self._settling
+        assert settling is not None
+        if self._alone and iteration.interrupted:
+            return
+        settling.add(iteration.wall_s)
+        settling._queue = self.agent.loader_hooks.queue_depth()  # a rebuilt source is known only after its first batch
+        if settling.done(perf_counter() - self._began):
+            with self.agent.own_time():
+                self._settle_s = perf_counter() - self._began
+                self._window = WindowRecorder(self.agent, keep_interrupted=not self._alone)
+                self._window.open()
+                self.agent.loss.restart()
+
+    def _finish_block(self) -> None:
+        assert self._window is not None and self._block is not None
+        window = self._window.close()
+        no_effect = {}
+        for choice in self._block.knobs:
+            reason = self.agent.knob(choice.name, choice.options).effect(self.agent.live, choice.value)
+            if reason:
+                no_effect[choice.name] = reason
+        losses = [x for x in self.agent.loss.values() if x is not None]
+        notes: dict[str, Any] = compile_notes(self.agent.live.entries)
+        if losses:
+            finite = [x for x in losses if math.isfinite(x)]
+            notes["non_finite_losses"] = len(losses) - len(finite)
+            notes["loss"] = sum(finite) / len(finite) if finite else None
+        self._report(window, no_effect=no_effect, notes=notes)
+
+    def _report(self, window: Any, error: str = "", no_effect: Any = None, notes: Any = None) -> None:
+        assert self._block is not None
+        settling = self._settling
+        self.agent.channel.send(
+            BlockReport(
+                id=self._block.id,
+                rank=rank(self.agent.torch),
+                window=window,
+                settle_iterations=len(settling.times) if settling is not None else 0,
+                settle_s=self._settle_s,
+                rebuild_s=self.agent.loader_hooks.last_rebuild_s,
+                no_effect=no_effect or {},
+                error=error,
+                settled=settling.settled if settling is not None else False,
+                skipped_steps=self._skipped,
+                notes=notes or {},
+            )
+        )
+
+    def _advance(self) -> None:
+        self._block = None
+        if self.agent.channel.closed:
+            self.agent.stop()
+        elif not self._start_block():
+            self._next_plan()

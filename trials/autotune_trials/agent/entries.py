@@ -1,0 +1,251 @@
+"""Top-level modules the job calls in training: where compilation, memory format and autocast take hold.
+
+An entry sits in the module's ``_compiled_call_impl`` slot, which ``Module.__call__`` asks first, and which torch
+itself leaves out of copies and pickles (EMA copies, ``torch.save(model)``).
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+SLOT = "_compiled_call_impl"
+TRACED = ("Module.__call__", "autocast.__enter__", "Tensor.to", "Tensor.cuda")  # patches dynamo must not meet
+
+
+class EntryCall:
+    """What ``Module.__call__`` finds in the slot. Copied or pickled it becomes None, the slot's own default."""
+
+    def __init__(self, entry: Entry, agent: Any) -> None:
+        self.entry, self.agent = entry, agent
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        agent, entry = self.agent, self.entry
+        module = entry.module
+        if agent.stopped or agent.inside_entry or not entry.is_training():
+            if not agent.stopped and not agent.inside_entry:
+                agent.on_gradless_call()
+            return module._call_impl(*args, **kwargs)
+        confined = agent.on_entry_call(entry)
+        agent.inside_entry = True
+        try:
+            if confined is None:
+                return entry.run(args, kwargs)
+            with confined:
+                return entry.run(args, kwargs)
+        except BaseException as error:
+            agent.on_job_error(error)
+            raise
+        finally:
+            agent.inside_entry = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+    _torchdynamo_disable = True
+
+
+class Entry:
+    """One top-level module; what :class:`autotune_spaces.base.EntryModule` promises."""
+
+    def __init__(self, module: Any, agent: Any) -> None:
+        self._module = weakref.ref(module)
+        self._agent, self._torch = agent, agent.torch
+        self._call = EntryCall(self, agent)
+        self._mode: str | None = None
+        self._compiled: Any = None
+        self._proven = False  # the compiled forward has worked once
+        self._graphs_before = 0
+        self._fallback_random: bool | None = None  # inductor's setting before ours
+        self._own_strides: dict[int, tuple[Any, tuple[int, ...]]] = {}  # parameters whose layout we changed
+        self._channels_last = False
+
+    @property
+    def module(self) -> Any:
+        return self._module()
+
+    @property
+    def alive(self) -> bool:
+        return self._module() is not None
+
+    @property
+    def compiled(self) -> bool:
+        return self._mode is not None
+
+    def is_training(self) -> bool:
+        module = self._module()
+        return module is not None and module.training and self._torch.is_grad_enabled()
+
+    def install(self) -> bool:
+        """Take the slot, unless the job's own ``module.compile()`` has it. Idempotent."""
+        present = vars(self.module).get(SLOT)
+        if present is None:
+            vars(self.module)[SLOT] = self._call
+        return present is None or present is self._call
+
+    def remove(self) -> None:
+        """Leave the slot, everything as the job had it."""
+        if not self.alive:
+            return
+        self.set_compiled(None)
+        self.set_channels_last(False)
+        if vars(self.module).get(SLOT) is self._call:
+            del vars(self.module)[SLOT]
+
+    def release(self) -> None:
+        """Leave the slot only (the job is about to compile the module itself)."""
+        if self.alive and vars(self.module).get(SLOT) is self._call:
+            del vars(self.module)[SLOT]
+
+    # ------------------------------------------------------------------ calling
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The module's forward as the knobs want it."""
+        if self._channels_last:
+            args = tuple(self._laid_out(a) for a in args)
+            kwargs = {k: self._laid_out(v) for k, v in kwargs.items()}
+        if self._compiled is None:
+            return self.module._call_impl(*args, **kwargs)
+        with self._agent.patches.suspended(*TRACED):
+            if self._proven:
+                return self._compiled(*args, **kwargs)
+            return self._first_compiled_run(args, kwargs)
+
+    def _first_compiled_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compile. If the compiler fails, say so and run as before: a knob must not end the job."""
+        try:
+            result = self._compiled(*args, **kwargs)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            mode, self._mode, self._compiled = self._mode, None, None
+            self._agent.on_knob_failure(f"compile_mode: {mode}: {type(error).__name__}: {str(error)[:300]}")
+            return self.module._call_impl(*args, **kwargs)
+        self._proven = True
+        return result
+
+    # ------------------------------------------------------------------ compiling
+
+    def set_compiled(self, mode: str | None) -> None:
+        if mode == self._mode:
+            return
+        import torch._dynamo
+
+        if self._mode is not None:
+            # After some variants dynamo stops compiling in silence; and one mode's code must not serve another.
+            torch._dynamo.reset()
+        self._mode, self._compiled, self._proven = mode, None, False
+        self._keep_random_stream(mode is not None)
+        if mode is None:
+            return
+        if not any(entry.compiled for entry in self._agent.live.entries if entry is not self):
+            torch._dynamo.utils.counters.clear()
+        self._graphs_before = _graphs(torch)
+        module = self.module
+        # A plain function, because compiling an instance of a class from torch.nn itself does nothing, in silence.
+        target = module._call_impl if _has_hooks(module) else module.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return target(*args, **kwargs)
+
+        compile = self._agent.patches["torch.compile"].original
+        self._compiled = compile(forward, mode=None if mode == "default" else mode)
+
+    def compiled_graphs(self) -> int:
+        if self._mode is None:
+            return 0
+        import torch._dynamo
+
+        return _graphs(torch) - self._graphs_before
+
+    def _keep_random_stream(self, compiled: bool) -> None:
+        """Dropout in compiled code draws the same random numbers as without, so that losses can be compared step by step."""
+        dropouts = any("Dropout" in type(m).__name__ for m in self.module.modules())
+        if compiled and dropouts and self._fallback_random is None:
+            import torch._inductor.config as config
+
+            self._fallback_random, config.fallback_random = config.fallback_random, True
+        elif not compiled and self._fallback_random is not None:
+            import torch._inductor.config as config
+
+            config.fallback_random, self._fallback_random = self._fallback_random, None
+
+    # ------------------------------------------------------------------ memory format
+
+    def set_channels_last(self, on: bool) -> None:
+        if on == self._channels_last:
+            return
+        self._channels_last = on
+        if on:
+            for parameter in self.module.parameters():
+                wanted = self._format_of(parameter)
+                if wanted is not None and not parameter.is_contiguous(memory_format=wanted):
+                    self._own_strides[id(parameter)] = (parameter, tuple(parameter.stride()))
+                    self._relay(parameter, lambda t, f=wanted: t.contiguous(memory_format=f))
+            return
+        for parameter, strides in self._own_strides.values():
+            self._relay(parameter, lambda t, s=strides: _with_strides(self._torch, t, s))
+        self._own_strides.clear()
+
+    def _relay(self, parameter: Any, convert: Any) -> None:
+        """Lay out ``parameter``, its gradient and its optimizer state (momenta) anew; the Parameter object stays."""
+        with self._torch.no_grad():
+            parameter.data = convert(parameter.data)
+            if parameter.grad is not None and parameter.grad.layout == self._torch.strided:
+                parameter.grad.data = convert(parameter.grad.data)
+            for optimizer in self._agent.live.optimizers:
+                state: dict[str, Any] = optimizer.state[parameter] if parameter in optimizer.state else {}
+                for key, value in list(state.items()):
+                    if isinstance(value, self._torch.Tensor) and value.shape == parameter.shape:
+                        state[key] = convert(value)
+
+    def _laid_out(self, value: Any) -> Any:
+        if isinstance(value, self._torch.Tensor) and value.layout == self._torch.strided:
+            wanted = self._format_of(value)
+            if wanted is not None:
+                return value.contiguous(memory_format=wanted)
+        return value
+
+    def _format_of(self, tensor: Any) -> Any:
+        dimensions = tensor.dim()
+        if dimensions == 4:
+            return self._torch.channels_last
+        return self._torch.channels_last_3d if dimensions == 5 else None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Out of memory, on the device or the host."""
+    if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and (
+        "out of memory" in text or "can't allocate memory" in text or "cannot allocate memory" in text
+    )
+
+
+def compile_notes(entries: Sequence[Entry]) -> dict[str, Any]:
+    """What dynamo counted since a knob compiled ``entries``: graphs and graph breaks. Empty if none did."""
+    if not any(entry.compiled for entry in entries):
+        return {}
+    counters = sys.modules["torch._dynamo.utils"].counters
+    return {
+        "unique_graphs": int(counters["stats"]["unique_graphs"]),
+        "graph_breaks": int(sum(counters["graph_break"].values())),
+    }
+
+
+def _graphs(torch: Any) -> int:
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+def _has_hooks(module: Any) -> bool:
+    return any(
+        getattr(module, name, None)
+        for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    )
+
+
+def _with_strides(torch: Any, tensor: Any, strides: tuple[int, ...]) -> Any:
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)

@@ -1,0 +1,46 @@
+"""agent.log and the crumbs: the agent's own traces in the session directory. Never raises."""
+
+from __future__ import annotations
+
+import os
+import traceback
+
+_dropped: set[tuple[int, str]] = set()
+
+
+def directory() -> str:
+    """The session directory, or "" outside a session."""
+    return os.path.dirname(os.environ.get("AUTOTUNE_SESSION", ""))
+
+
+def write(text: str) -> None:
+    """Append ``text`` to agent.log, marked with the process id."""
+    if not directory():
+        return
+    try:
+        with open(os.path.join(directory(), "agent.log"), "a", encoding="utf-8") as log:
+            log.write(f"[{os.getpid()}] {text}\n")
+    except OSError:
+        pass  # a full disk is the tuner's to report; the job goes on
+
+
+def write_exception(where: str) -> str:
+    """Log the exception being handled; returns its traceback as text."""
+    text = traceback.format_exc()
+    write(f"{where}\n{text}")
+    return text
+
+
+def crumb(what: str) -> None:
+    """Drop the empty file that says this process came as far as ``what`` (once a process)."""
+    key = (os.getpid(), what)
+    if key in _dropped or not directory():
+        return
+    _dropped.add(key)
+    try:
+        folder = os.path.join(directory(), "crumbs")
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, f"{what}-{os.getpid()}"), "a"):
+            pass
+    except OSError:
+        pass

@@ -1,0 +1,637 @@
+"""The agent: listens to the job's training loop and drives the session's mode from it.
+
+    job      next(loader) ── batch ── model(x) ── loss.backward() ── optimizer.step() ──┐ (next iteration)
+    events   on_batch_start  on_batch  on_entry_call  before/after_backward  before/after_step
+    phases   │ data │ forward ........................│ backward │ other     │ optimizer │
+                                                                                        └▶ end_iteration ─▶ mode
+
+An iteration ends with the step of the *lead* optimizer: the first that steps, and another only if that one falls
+silent (GANs step several). Once the job calls ``autotune.step()``, iterations end there and nowhere else.
+
+Whatever goes wrong in here ends the agent and not the job: :meth:`Agent.fail`.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from autotune_spaces import knobs as knob_registry
+from autotune_trials import marking
+from autotune_trials.agent import log
+from autotune_trials.agent.channel import Channel
+from autotune_trials.agent.entries import Entry, is_out_of_memory
+from autotune_trials.agent.facts import loss_module, rank
+from autotune_trials.agent.live import LiveJobControl
+from autotune_trials.agent.loss import LossMeter, NormProbe
+from autotune_trials.agent.patches import PatchSet, backward, compiling, modules, optimizer, seeds, settings, transfer
+from autotune_trials.measure.clock import (
+    AWAY,
+    BACKWARD,
+    DATA,
+    FORWARD,
+    OPTIMIZER,
+    OTHER,
+    TO_DEVICE,
+    DeviceClock,
+    PhaseClock,
+)
+from autotune_trials.protocol import Fault, SessionConfig
+
+LEAD_SILENT = 50  # steps of other optimizers after which the lead is taken for gone
+USUAL_SHARE = 0.5  # what happens in more iterations than this is part of training, not an interruption
+
+
+class Iteration:
+    """One iteration as it was seen."""
+
+    __slots__ = ("index", "wall_s", "spent", "samples", "wait_s", "turnovers", "interrupted", "skipped")
+
+    def __init__(self, index: int, wall_s: float, spent: list[float]) -> None:
+        self.index = index
+        self.wall_s = wall_s  # as seen by the CPU, without what was AWAY
+        self.spent = spent  # seconds a phase; on CUDA final only after clock.finish()
+        self.samples = 0.0
+        self.wait_s = 0.0
+        self.turnovers: list[float] = []
+        self.interrupted = False
+        self.skipped = False
+
+
+class Agent:
+    """One a process. Its attributes are what :mod:`facts` and the modes read."""
+
+    def __init__(self, torch: Any, config: SessionConfig) -> None:
+        from autotune_trials.agent.modes import mode_for
+
+        self.torch, self.config = torch, config
+        self.pid = os.getpid()
+        self.stopped = False
+        self.patches = PatchSet()
+        self.channel = Channel(config.socket)
+        self.live = LiveJobControl(torch, self)
+        self.clock: PhaseClock = PhaseClock()
+        self.loss = LossMeter(torch)
+        self.probe = NormProbe(torch, config.probe_steps if config.mode == "fixed" else 0)
+        self.loader_hooks: Any = None
+        self.holds_knobs = config.mode != "live"
+        # what the job was seen doing
+        self.iterations = 0
+        self.backwards = 0
+        self._backwards_at_first = 0  # when the first iteration ended
+        self.samples_total = 0.0
+        self.samples_counted = False
+        self.manual = False
+        self.own_autocast = ""
+        self.own_scaler = False
+        self.own_compile = False
+        self.double_backward = False
+        self.own_settings: dict[str, str] = {}
+        self.loss_modules: set[str] = set()
+        self.seeds_seen = config.seed is not None
+        self.metrics: dict[str, list[Any]] = {}
+        # state of the running iteration
+        self.inside_entry = False
+        self.applying = False  # a knob is being set: what torch sees now is not the job's doing
+        self.knob_failure = ""
+        self._batches: list[tuple[Any, float, float, float | None]] = []
+        self._training_called = False
+        self._gradless = self._other_loader = False
+        self._gradless_share = self._other_share = 0
+        self._skipped = False
+        self.in_step = False  # torch is calling the optimizer hooks, or the step between them
+        self._lead: weakref.ref[Any] | None = None
+        self._silent = 0
+        self._watching_modules = False
+        self._held_at_batch = False
+        self._failing = False
+        self.knobs: dict[str, Any] = {}
+        self.mode = mode_for(config.mode)(self)
+
+    # ------------------------------------------------------------------ coming and going
+
+    def install(self) -> None:
+        """Put all patches in place. A failure leaves the job untouched."""
+        try:
+            from autotune_trials.agent import stacks
+            from autotune_trials.paths import SessionPaths
+
+            if self.config.mode != "launch":
+                stacks.install_stack_dump(SessionPaths(_path(self.config.directory)))
+            if self.config.seed is not None:
+                seeds.install(self.patches, self.torch, self, self.config.seed)
+            backward.install(self.patches, self.torch, self)
+            optimizer.install(self.patches, self.torch, self)
+            compiling.install(self.patches, self.torch, self)
+            settings.install(self.patches, self.torch, self)
+            self._watch_modules(True)
+            self._install_loader()
+            self._install_hooks()
+            self.mode.start()
+            self.hold_knobs(final=False)
+        except Exception:
+            self.fail("install")
+
+    def _install_loader(self) -> None:
+        import sys
+
+        from autotune_trials.agent import loader
+
+        data = sys.modules["torch.utils.data.dataloader"]  # imported by torch itself since 1.x
+        self.loader_hooks = loader.install(data, self, self.config)
+        self.patches.on_restore(self.loader_hooks.uninstall)
+
+    def _install_hooks(self) -> None:
+        import sys
+
+        marking.receiver = self
+        self.patches.on_restore(lambda: setattr(marking, "receiver", None))
+        previous = sys.excepthook
+
+        def excepthook(kind: Any, error: Any, trace: Any) -> None:
+            self.on_uncaught(error)
+            previous(kind, error, trace)
+
+        sys.excepthook = excepthook
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _watch_modules(self, on: bool) -> None:
+        if on:
+            modules.install(self.patches, self.torch, self)
+        else:
+            modules.restore(self.patches)
+        self._watching_modules = on
+
+    def _after_fork(self) -> None:
+        """In a forked child: the parent's session is not ours. A child that trains itself starts its own."""
+        self.pid = os.getpid()
+        if self.channel.connected or self.iterations:
+            self.stopped = True
+            self.channel.close()
+
+    def stop(self) -> None:
+        """Step aside: every patch and setting is taken back, the job goes on alone."""
+        self.stopped = True
+        try:
+            self.live.restore()
+        finally:
+            self.patches.restore_all()
+
+    def fail(self, where: str) -> None:
+        """The exception being handled is ours: say so and step aside. Never raises."""
+        text = log.write_exception(where)
+        if self._failing:
+            return
+        self._failing = True
+        try:
+            self.stop()
+        except Exception:
+            log.write_exception(f"{where}, stepping aside")
+        try:
+            self.channel.send(Fault(rank(self.torch), where, text))
+        except Exception:
+            log.write_exception(f"{where}, reporting")
+
+    # ------------------------------------------------------------------ the data side (called by the loader part)
+
+    def on_batch_start(self, loader: Any) -> None:
+        if self.stopped:
+            return
+        if not self._held_at_batch:
+            self._held_at_batch = True
+            log.crumb("loader")
+            self.hold_knobs(final=False)
+        if self.live.autocast.inside:
+            self.live.autocast.leave()
+        if self._is_other(loader):
+            self._other_loader = True
+            if not self._usual(self._other_share):
+                self.clock.switch(AWAY)
+                return
+        self.clock.switch(DATA)
+
+    def on_batch(self, loader: Any, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> None:
+        if self.stopped:
+            return
+        self._batches.append((loader, samples, wait_s, turnover_s))
+        clock = self.clock
+        if clock.phase == AWAY and self._is_other(loader) and not self._usual(self._other_share):
+            return
+        if turnover_s is not None:
+            clock.relabel(AWAY)
+        clock.switch(FORWARD)
+        if self.live.autocast.dtype is not None and self.iterations and loader.training and not self.live.entries:
+            self.live.autocast.enter(self.live.device or "cpu")  # a job that calls no module: from the batch on
+
+    def on_epoch_end(self, loader: Any) -> None:
+        if not self.stopped and not self._is_other(loader):
+            self.clock.relabel(AWAY)  # waiting for the end, and what comes until the next batch, is turnover
+
+    def on_fault(self, where: str, text: str) -> None:
+        """Trouble in the loader part, which has already put things right for the job."""
+        log.write(f"{where}\n{text}")
+        if where.startswith("loader settings"):
+            self.on_knob_failure(f"{where}: {text.strip().splitlines()[-1]}")
+            return
+        self._failing = True
+        self.stop()
+        self.channel.send(Fault(rank(self.torch), where, text))
+
+    def _is_other(self, loader: Any) -> bool:
+        """Another loader than the one trained on, as far as that is known."""
+        hooks = self.loader_hooks
+        return hooks.training_state is not None and not loader.training
+
+    # ------------------------------------------------------------------ the model side
+
+    def on_module(self, module: Any) -> None:
+        """A top-level module call, while modules are watched."""
+        if self.stopped or self.inside_entry:
+            return
+        try:
+            if not (module.training and self.torch.is_grad_enabled()):
+                return
+            first = next(module.parameters(), None)
+            if first is None:
+                self.loss_modules.add(loss_module(module))
+                return
+            if isinstance(module, self.torch.jit.ScriptModule):
+                return
+            self._learn_device(first.device)
+            if self.torch.is_autocast_enabled(self.live.device) and self.live.autocast.dtype is None:
+                self._note_autocast(self.torch.get_autocast_dtype(self.live.device))
+            if self.live.add_entry(module) is not None:
+                self.hold_knobs(final=False)
+        except Exception:
+            self.fail("on_module")
+
+    def on_autocast(self, region: Any) -> None:
+        """The job enters an autocast region, while modules are watched."""
+        if not self.live.autocast.entering and getattr(region, "_enabled", False):
+            self._note_autocast(getattr(region, "fast_dtype", ""))
+
+    def _note_autocast(self, dtype: Any) -> None:
+        self.own_autocast = self.own_autocast or str(dtype).removeprefix("torch.")
+
+    def on_entry_call(self, entry: Entry) -> Any | None:
+        """Training calls an entry module. Returns a context the call must run in, or None."""
+        try:
+            if self.clock.phase in (OTHER, OPTIMIZER, AWAY):
+                self.clock.switch(FORWARD)
+            self._training_called = True
+            return self.live.autocast.enter(self.live.device)
+        except Exception:
+            self.fail("on_entry_call")
+            return None
+
+    def on_gradless_call(self) -> None:
+        """An entry module is called in evaluation."""
+        self._gradless = True
+        self.live.autocast.leave()
+        if not self._usual(self._gradless_share) and not self._training_called and self.clock.phase != DATA:
+            self.clock.switch(AWAY)
+
+    def before_own_compile(self, model: Any) -> None:
+        """The job is about to compile: dynamo must find torch as it is."""
+        if not self.stopped:
+            self._watch_modules(False)
+            if isinstance(getattr(model, "__self__", model), self.torch.nn.Module):
+                self.own_compile = True
+                self.live.drop_entries()
+
+    def after_own_compile(self, compiled: Any) -> None:
+        """What torch.compile made: if it is a module, it is what the job will call."""
+        try:
+            if not self.stopped and isinstance(compiled, self.torch.nn.Module):
+                first = next(compiled.parameters(), None)
+                if first is not None:
+                    self._learn_device(first.device)
+                    self.live.add_entry(compiled)
+        except Exception:
+            self.fail("after_own_compile")
+
+    def _learn_device(self, device: Any) -> None:
+        if self.live.device == device.type or (self.live.device == "cuda" and device.type == "cpu"):
+            return
+        self.live.device = device.type
+        if device.type == "cuda" and not isinstance(self.clock, DeviceClock) and self.config.mode != "launch":
+            ranges, self.clock = self.clock.ranges, DeviceClock(self.torch)
+            self.clock.ranges = ranges
+        if device.type == "cuda" and (self.config.mode != "launch" or self.live.non_blocking is not None):
+            transfer.install(self.patches, self.torch, self)
+
+    def begin_transfer(self) -> int:
+        """A copy to the device begins; returns the phase to go back to."""
+        phase = self.clock.phase
+        if phase in (OTHER, FORWARD):
+            self.clock.switch(TO_DEVICE)
+        return phase
+
+    def end_transfer(self, phase: int) -> None:
+        if self.clock.phase == TO_DEVICE:
+            self.clock.switch(phase)
+
+    # ------------------------------------------------------------------ backward
+
+    def before_backward(self, tensors: Any, gradients: Any, create_graph: bool) -> tuple[Any, Any]:
+        """Returns the arguments backward is to be called with: the loss is scaled under float16."""
+        if self.stopped:
+            return tensors, gradients
+        try:
+            if not self.backwards:
+                first = tensors[0] if isinstance(tensors, (list, tuple)) else tensors
+                log.crumb("backward")
+                device = getattr(first, "device", None)
+                if device is not None:
+                    self._learn_device(device)
+                self.hold_knobs(final=False)
+            if create_graph:
+                self.double_backward = True
+            clock, live = self.clock, self.live
+            if clock.phase == OTHER and not self._training_called and not self._batches:
+                clock.relabel(FORWARD)  # a job without loader and modules: all before backward is its forward
+            clock.switch(BACKWARD)
+            if live.autocast.inside:
+                live.autocast.leave()
+            self.loss.add(tensors)
+            scaler = live.scaler
+            if scaler is not None:
+                scaler.before_backward(live.every_optimizer())
+                return scaler.scaled(tensors, gradients)
+        except Exception:
+            self.fail("before_backward")
+        return tensors, gradients
+
+    def after_backward(self) -> None:
+        if self.stopped:
+            return
+        try:
+            if self.live.scaler is not None:
+                self.live.scaler.after_backward(self.live.every_optimizer())
+            self.clock.switch(OPTIMIZER if self.in_step else OTHER)
+            self.backwards += 1
+            if self.loader_hooks is not None:
+                self.loader_hooks.credit_backward()
+            if self.probe.left:
+                self.probe.after_backward(self.live.parameters())
+        except Exception:
+            self.fail("after_backward")
+
+    # ------------------------------------------------------------------ optimizer
+
+    def on_optimizer(self, built: Any) -> None:
+        """An optimizer has been built."""
+        if not self.stopped:
+            self.live.control(built)
+
+    def before_step(self, stepping: Any, args: Any, kwargs: Any) -> Any:
+        """Returns changed (args, kwargs), or None."""
+        if self.stopped:
+            return None
+        self.in_step = True
+        try:
+            live = self.live
+            if live.autocast.inside:
+                live.autocast.leave()
+            if live.note_stepping(stepping):
+                self.hold_knobs(final=True)
+            if live.lr_factor != 1.0:
+                live.control(stepping).scale_lr(live.lr_factor)
+            self.clock.switch(OPTIMIZER)
+            if self.probe.left:
+                self.probe.before_step(stepping)
+            if live.scaler is not None:
+                return self._withhold_overflow(stepping, args, kwargs)
+        except Exception:
+            self.fail("before_step")
+        return None
+
+    def _withhold_overflow(self, stepping: Any, args: Any, kwargs: Any) -> Any:
+        """Leave out a step whose gradients overflowed. With a closure, backward runs inside the step: look after it."""
+        scaler = self.live.scaler
+        assert scaler is not None
+        self._skipped = scaler.before_step(stepping) or self._skipped
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if not callable(closure):
+            return None
+
+        def checked() -> Any:
+            value = closure()
+            self._skipped = scaler.before_step(stepping) or self._skipped
+            return value
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": checked}
+        return (args[0], checked, *args[2:]), kwargs
+
+    def after_step(self, stepping: Any, args: Any, kwargs: Any) -> None:
+        if self.stopped:
+            return
+        try:
+            live = self.live
+            if live.scaler is not None:
+                live.scaler.after_step(stepping)
+            if live.lr_factor != 1.0:
+                live.control(stepping).restore_lr()
+            if self.probe.left:
+                self.probe.after_step()
+            if not self.manual and self._is_lead(stepping):
+                self.end_iteration()
+            else:
+                self.clock.switch(OTHER)
+        except Exception:
+            self.fail("after_step")
+        finally:
+            self.in_step = False
+
+    def _is_lead(self, stepping: Any) -> bool:
+        lead = self._lead() if self._lead is not None else None
+        if lead is stepping:
+            self._silent = 0
+            return True
+        self._silent += 1
+        if lead is None or self._silent > LEAD_SILENT:
+            self._lead, self._silent = weakref.ref(stepping), 0
+            return True
+        return False
+
+    # ------------------------------------------------------------------ iterations
+
+    def on_manual_step(self, loss: Any, samples: float | None) -> None:
+        """``autotune.step()`` in the job's loop."""
+        if self.stopped:
+            return
+        try:
+            if not self.manual:
+                self.manual = True
+                self._start_over()
+            if loss is not None:
+                self.loss.replace(loss)
+            self.live.autocast.leave()
+            self.end_iteration(samples)
+        except Exception:
+            self.fail("autotune.step")
+
+    def _start_over(self) -> None:
+        """The job marks iterations itself: what was counted by the optimizer until now belongs to its first one."""
+        self.loss.merge_into_current()
+        self.iterations, self.samples_total = 0, 0.0
+        self.mode.start_over()
+
+    def on_metric(self, name: str, value: Any) -> None:
+        """``autotune.metric()`` in the job."""
+        if not self.stopped and len(self.metrics.setdefault(str(name), [])) < 100_000:
+            if isinstance(value, self.torch.Tensor):
+                value = value.detach().clone()
+            self.metrics[str(name)].append(value)
+
+    def end_iteration(self, samples: float | None = None) -> None:
+        """The running iteration ends now."""
+        if not self.iterations:
+            log.crumb("step")
+        wall, spent = self.clock.cut()
+        iteration = Iteration(self.iterations, sum(wall[:AWAY]), spent)
+        self._count_samples(iteration, samples)
+        self._judge_interruption(iteration)
+        iteration.skipped, self._skipped = self._skipped, False
+        if self.live.scaler is not None:
+            self.live.scaler.update()
+        self.iterations += 1
+        if self.iterations == 1:
+            self._backwards_at_first = self.backwards
+        self._training_called = False
+        if self.probe.left:
+            self.probe.end_step()
+        if self._watching_modules:
+            if self.iterations >= self.config.warmup_steps:
+                self._watch_modules(False)
+        elif self.iterations == 1 and self.own_nothing_compiled():
+            self._watch_modules(True)
+        self.mode.on_iteration(iteration)
+
+    def own_nothing_compiled(self) -> bool:
+        """torch.compile was called (by a library, when it was imported), yet nothing of the job runs compiled."""
+        import sys
+
+        utils = sys.modules.get("torch._dynamo.utils")
+        return not self.own_compile and not self.live.entries and (utils is None or not utils.counters["stats"]["unique_graphs"])
+
+    def _count_samples(self, iteration: Iteration, given: float | None) -> None:
+        counted, found = 0.0, False
+        for loader, samples, wait_s, turnover_s in self._batches:
+            if not self._is_other(loader):
+                counted, found = counted + samples, True
+                if turnover_s is not None:
+                    iteration.turnovers.append(turnover_s)
+            iteration.wait_s += wait_s
+        if self._batches:
+            self._batches = []
+        if given is not None:
+            counted, found = float(given), True
+        self.samples_counted = self.samples_counted or found
+        iteration.samples = counted if self.samples_counted else 1.0
+        self.samples_total += iteration.samples
+
+    def _judge_interruption(self, iteration: Iteration) -> None:
+        """Evaluation in this iteration? What happens in most iterations (a teacher, a second loader) is training."""
+        if not (self._gradless or self._other_loader):
+            return
+        self._gradless_share += self._gradless
+        self._other_share += self._other_loader
+        iteration.interrupted = (self._gradless and not self._usual(self._gradless_share)) or (
+            self._other_loader and not self._usual(self._other_share)
+        )
+        self._gradless = self._other_loader = False
+
+    def _usual(self, count: int) -> bool:
+        return count > USUAL_SHARE * max(1, self.iterations)
+
+    def backwards_per_step(self) -> float:
+        """From the end of the first iteration on: what comes before may lack a part (GANs step several times)."""
+        if self.iterations < 2:
+            return float(self.backwards)
+        return (self.backwards - self._backwards_at_first) / (self.iterations - 1)
+
+    def sampler_name(self) -> str:
+        """Class of the training loader's sampler, for the fingerprint."""
+        state = getattr(self.loader_hooks, "training_state", None)
+        loader = state.loader() if state is not None else None
+        return type(loader.sampler).__name__ if loader is not None else ""
+
+    # ------------------------------------------------------------------ knobs
+
+    def knob(self, name: str, options: Any = None) -> Any:
+        """The knob of this name, made once."""
+        key = f"{name} {sorted((options or {}).items())}"
+        if key not in self.knobs:
+            self.knobs[key] = knob_registry.create(name, dict(options or {}))
+        return self.knobs[key]
+
+    def apply(self, knob: Any, value: Any) -> None:
+        """Set a knob in the job."""
+        self.applying = True
+        try:
+            knob.apply(self.live, value)
+        finally:
+            self.applying = False
+
+    def hold_knobs(self, final: bool) -> None:
+        """Fixed runs: set all knobs on whatever there is by now; all setters are idempotent.
+
+        A knob may need something the job has not built yet: its failure counts once the first optimizer steps.
+        """
+        if not self.holds_knobs or self.stopped:
+            return
+        for choice in self.config.knobs:
+            try:
+                self.apply(self.knob(choice.name, choice.options), choice.value)
+            except Exception as error:
+                if final:
+                    self.on_knob_failure(f"{choice.name}: {type(error).__name__}: {error}")
+
+    def on_knob_failure(self, text: str) -> None:
+        """A knob could not be set or kept; the mode deals with it at the end of the iteration."""
+        log.write(f"knob: {text}")
+        self.knob_failure = self.knob_failure or text
+
+    # ------------------------------------------------------------------ trouble of the job's own
+
+    def on_job_error(self, error: BaseException) -> None:
+        """An exception passes through code of the job that we wrap; it is raised again by the caller."""
+        if not self.stopped and isinstance(error, Exception) and is_out_of_memory(error):
+            self.note_out_of_memory(error)
+
+    def on_uncaught(self, error: BaseException) -> None:
+        """The job is about to die of ``error``."""
+        try:
+            if is_out_of_memory(error):
+                self.note_out_of_memory(error)
+            self.mode.on_crash()
+        except Exception:
+            log.write_exception("excepthook")
+
+    def note_out_of_memory(self, error: BaseException) -> None:
+        """Leave word of it, so that the end of this process is not taken for a crash."""
+        try:
+            log.crumb("oom")
+            log.write(f"oom: {str(error)[:500]}")
+            self.mode.on_out_of_memory(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)
+        except Exception:
+            self.fail("out of memory")
+
+    @contextmanager
+    def own_time(self) -> Iterator[None]:
+        """What runs inside is the agent's, and no part of any iteration."""
+        try:
+            yield
+        finally:
+            self.clock.resume()
+
+
+def _path(directory: str) -> Any:
+    from pathlib import Path
+
+    return Path(directory)

@@ -1,0 +1,61 @@
+"""What the agent does with the iterations it sees: one class a session mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Mode:
+    """Hears of every iteration. The base class holds knobs and does nothing else: ``launch``."""
+
+    def __init__(self, agent: Any) -> None:
+        self.agent = agent
+
+    def start(self) -> None:
+        """The patches are in place; the job has not begun."""
+
+    def start_over(self) -> None:
+        """Iterations so far were miscounted: the next is the first."""
+
+    def on_iteration(self, iteration: Any) -> None:
+        """An iteration has ended; the job waits inside its optimizer hook until this returns."""
+        failure, self.agent.knob_failure = self.agent.knob_failure, ""
+        if failure:
+            import sys
+
+            print(f"autotune: a setting could not be applied and is left as the job has it ({failure})", file=sys.stderr)
+
+    def on_out_of_memory(self, text: str) -> None:
+        """The job ran out of memory; the exception goes on through it."""
+
+    def on_crash(self) -> None:
+        """The job dies of an exception."""
+
+
+def mode_for(name: str) -> type[Mode]:
+    """The class for SessionConfig.mode.
+
+    Raises:
+        ValueError: no such mode.
+    """
+    if name == "live":
+        from autotune_trials.agent.blocks import LiveMode
+
+        return LiveMode
+    if name in ("fixed", "profile"):
+        from autotune_trials.agent.recording import RecordMode
+
+        return RecordMode
+    if name == "launch":
+        return Mode
+    raise ValueError(f"mode is {name!r}, expected live, fixed, profile or launch")
+
+
+def hello(agent: Any) -> Any:
+    """The first message of this process."""
+    from autotune_spaces.machine import probe
+    from autotune_trials.agent.facts import fingerprint, job_facts, rank
+    from autotune_trials.protocol import Hello
+
+    job = job_facts(agent)
+    return Hello(job.pid, rank(agent.torch), probe(), job, agent.mode.startup_s, fingerprint(agent))

@@ -1,0 +1,18 @@
+"""Everything invasive the agent does to torch, in one place.
+
+    backward    Tensor.backward, autograd.backward, autograd.grad    loss, end of the forward region, double backward
+    optimizer   Optimizer.__init__ and the global step hooks         iteration boundary, skipped steps, lr factor
+    modules     nn.Module.__call__, autocast.__enter__               entry modules; only until warm-up is over
+    compiling   torch.compile, GradScaler.__init__                   what the job already does itself
+    settings    torch.set_num_threads                                what the job sets itself
+    scheduler   LRScheduler.step                                     frozen in live sessions
+    seeds       manual_seed, random.seed, numpy.random.seed          seeded runs only
+    transfer    Tensor.to, Tensor.cuda                               CUDA only: copy time, non_blocking
+
+Each is small, has a name, can be taken back, can be applied twice, calls the original, and steps aside when its
+own code fails.
+"""
+
+from autotune_trials.agent.patches.base import Patch, PatchSet, untraced
+
+__all__ = ["Patch", "PatchSet", "untraced"]

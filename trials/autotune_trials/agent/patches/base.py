@@ -1,0 +1,105 @@
+"""One attribute of somebody else's object replaced, and how to give it back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_ABSENT = object()
+
+
+def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep dynamo from tracing into ``function``: what ``torch.compiler.disable`` marks, without importing dynamo."""
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return function
+
+
+class Patch:
+    """``owner.attribute`` replaced by ``make(original)``.
+
+    ``active`` is False once the patch is taken back: a wrapper that somebody else has wrapped or kept checks it
+    and behaves as the original.
+    """
+
+    def __init__(self, name: str, owner: Any, attribute: str, make: Callable[[Patch, Any], Any]) -> None:
+        self.name, self.owner, self.attribute, self._make = name, owner, attribute, make
+        self.original = getattr(owner, attribute)
+        self._own = vars(owner).get(attribute, _ABSENT)
+        self._wrapper: Any = None
+        self.active = False
+
+    def apply(self) -> None:
+        """Put the wrapper in place. Idempotent."""
+        if self.active:
+            return
+        if self._wrapper is None:
+            self._wrapper = self._make(self, self.original)
+        self.active = True
+        setattr(self.owner, self.attribute, self._wrapper)
+
+    def restore(self) -> None:
+        """Give the original back. Idempotent. If others have patched on top of us, their patch stays."""
+        if not self.active:
+            return
+        self.active = False
+        if vars(self.owner).get(self.attribute) is not self._wrapper:
+            return
+        if self._own is _ABSENT:
+            delattr(self.owner, self.attribute)
+        else:
+            setattr(self.owner, self.attribute, self._own)
+
+
+class PatchSet:
+    """Patches and other undoable things, undone together in reverse order."""
+
+    def __init__(self) -> None:
+        self._patches: dict[str, Patch] = {}
+        self._undo: list[Callable[[], None]] = []
+
+    def __getitem__(self, name: str) -> Patch:
+        return self._patches[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._patches
+
+    def add(self, name: str, owner: Any, attribute: str, make: Callable[[Patch, Any], Any]) -> Patch:
+        """Apply a patch under ``name``; a second call with the same name changes nothing."""
+        patch = self._patches.get(name)
+        if patch is None:
+            patch = self._patches[name] = Patch(name, owner, attribute, make)
+        patch.apply()
+        return patch
+
+    def on_restore(self, undo: Callable[[], None]) -> None:
+        """Also call ``undo`` when everything is taken back."""
+        self._undo.append(undo)
+
+    def restore(self, *names: str) -> None:
+        """Take back the patches named, as far as they exist."""
+        for name in names:
+            if name in self._patches:
+                self._patches[name].restore()
+
+    def restore_all(self) -> None:
+        """Take back everything."""
+        for patch in reversed(list(self._patches.values())):
+            patch.restore()
+        while self._undo:
+            self._undo.pop()()
+
+    @contextmanager
+    def suspended(self, *names: str) -> Iterator[None]:
+        """The patches named, as far as they are active, are out of the way inside the block.
+
+        Dynamo must see torch's own functions while it traces, or it breaks its graph at ours.
+        """
+        active = [self._patches[n] for n in names if n in self._patches and self._patches[n].active]
+        for patch in active:
+            patch.restore()
+        try:
+            yield
+        finally:
+            for patch in active:
+                patch.apply()

@@ -1,0 +1,47 @@
+"""Finding the modules a job calls at top level in training. Only until warm-up is over: it costs on every module call."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+from autotune_trials.agent.patches.base import Patch, PatchSet
+
+NAMES = ("Module.__call__", "autocast.__enter__")
+
+
+def install(patches: PatchSet, torch: Any, agent: Any) -> None:
+    """Watch top-level module calls, and autocast regions the job enters itself."""
+    inside = threading.local()
+
+    def make_call(patch: Patch, original: Any) -> Any:
+        @functools.wraps(original)
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not patch.active or getattr(inside, "module", False):
+                return original(self, *args, **kwargs)
+            agent.on_module(self)
+            inside.module = True
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                inside.module = False
+
+        return __call__
+
+    def make_enter(patch: Patch, original: Any) -> Any:
+        @functools.wraps(original)
+        def __enter__(self: Any) -> Any:
+            if patch.active:
+                agent.on_autocast(self)
+            return original(self)
+
+        return __enter__
+
+    patches.add("Module.__call__", torch.nn.Module, "__call__", make_call)
+    patches.add("autocast.__enter__", torch.amp.autocast_mode.autocast, "__enter__", make_enter)
+
+
+def restore(patches: PatchSet) -> None:
+    """Take both back; the rest of the run pays nothing for them."""
+    patches.restore(*NAMES)

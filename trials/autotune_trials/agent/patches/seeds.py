@@ -1,0 +1,54 @@
+"""Seeded runs: every seed the job sets is moved by the session's offset; a job that sets none is seeded once."""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+import threading
+from typing import Any
+
+from autotune_trials.agent.patches.base import Patch, PatchSet
+
+UNSEEDED = 1000  # what a job that never seeds starts from, plus the offset
+
+
+def install(patches: PatchSet, torch: Any, agent: Any, offset: int) -> None:
+    """Seed once, now, and move later seeds by ``offset`` (0 leaves them as they are)."""
+    torch.manual_seed(UNSEEDED + offset)
+    random.seed(UNSEEDED + offset)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(UNSEEDED + offset)
+    inside = threading.local()
+
+    def make(patch: Patch, original: Any) -> Any:
+        @functools.wraps(original)
+        def seed(*args: Any, **kwargs: Any) -> Any:
+            # torch.manual_seed seeds CUDA through functions that are patched too: move a seed only once
+            if not patch.active or getattr(inside, "seed", False):
+                return original(*args, **kwargs)
+            agent.seeds_seen = True
+            inside.seed = True
+            try:
+                args = tuple(_moved(a, offset) for a in args[:1]) + args[1:]
+                kwargs = {k: _moved(v, offset) if k in ("seed", "a") else v for k, v in kwargs.items()}
+                return original(*args, **kwargs)
+            finally:
+                inside.seed = False
+
+        return seed
+
+    patches.add("torch.manual_seed", torch, "manual_seed", make)
+    patches.add("torch.random.manual_seed", torch.random, "manual_seed", make)
+    patches.add("torch.cuda.manual_seed", torch.cuda, "manual_seed", make)
+    patches.add("torch.cuda.manual_seed_all", torch.cuda, "manual_seed_all", make)
+    patches.add("random.seed", random, "seed", make)
+    if numpy is not None:
+        patches.add("numpy.random.seed", numpy.random, "seed", make)
+
+
+def _moved(value: Any, offset: int) -> Any:
+    """Seeds people write are small; large ones (DataLoader workers) are drawn from a generator already moved."""
+    human = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+    return value + offset if human else value

@@ -1,0 +1,35 @@
+"""Global settings the job makes itself: a knob on the same setting has to know."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+from autotune_trials.agent.patches.base import Patch, PatchSet
+
+
+def site(depth: int = 2) -> str:
+    """"file.py:12" of the first caller outside torch and this package."""
+    frame: Any = sys._getframe(depth)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if not module.startswith(("torch.", "autotune_trials.")):
+            return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "?"
+
+
+def install(patches: PatchSet, torch: Any, agent: Any) -> None:
+    """Note where the job calls ``torch.set_num_threads``."""
+
+    def make(patch: Patch, original: Any) -> Any:
+        @functools.wraps(original)
+        def set_num_threads(*args: Any, **kwargs: Any) -> Any:
+            if patch.active and not agent.applying:
+                agent.own_settings.setdefault("set_num_threads", site())
+            return original(*args, **kwargs)
+
+        return set_num_threads
+
+    patches.add("torch.set_num_threads", torch, "set_num_threads", make)

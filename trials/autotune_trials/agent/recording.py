@@ -1,0 +1,220 @@
+"""Fixed and profile runs: the knobs hold from the start, every iteration from the first is recorded.
+
+    first iteration ────────────── steps (and min_seconds) ── [profile_steps under torch.profiler] ── Record ── wait for the end
+          └ gradient and update norms of the first probe_steps
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from time import perf_counter
+from typing import Any
+
+from autotune_trials.agent.entries import compile_notes
+from autotune_trials.agent.facts import fingerprint, rank, startup_s, world_size
+from autotune_trials.agent.log import write_exception
+from autotune_trials.agent.loss import to_number
+from autotune_trials.agent.modes import Mode, hello
+from autotune_trials.measure.nvtx import ProfilerRanges, Several, nvtx_ranges
+from autotune_trials.measure.window import WindowRecorder
+from autotune_trials.protocol import Record
+
+
+class RecordMode(Mode):
+    """Records one window and ends."""
+
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
+        self.startup_s = 0.0
+        self._window: WindowRecorder | None = None
+        self._began = 0.0
+        self._alone = True
+        self._greeted = False
+        self._fingerprint: dict[str, Any] = {}
+        self._failures: list[str] = []
+        self._crashed = False
+        self._sent = False
+        self._profiler: Any = None
+        self._profiled = 0
+        self._trace, self._operators = "", ()
+        self._notes: dict[str, Any] = {}
+
+    def start(self) -> None:
+        atexit.register(self._at_exit)
+        if self.agent.config.nvtx or self.agent.config.mode == "profile":
+            self.agent.clock.ranges = Several(nvtx_ranges())
+
+    def start_over(self) -> None:
+        if self._window is not None:
+            self._window.restart()
+
+    def on_crash(self) -> None:
+        self._crashed = True
+
+    def on_iteration(self, iteration: Any) -> None:
+        agent, config = self.agent, self.agent.config
+        if self._window is None:
+            with agent.own_time():
+                self._begin()
+        if agent.knob_failure:
+            self._failures.append(agent.knob_failure)
+            agent.knob_failure = ""
+        if self._profiler is not None:
+            self._go_on_profiling()
+            return
+        assert self._window is not None
+        self._window.add(iteration)
+        agent.loss.end_step(keep=config.record_loss)
+        if not self._greeted and agent.iterations >= config.warmup_steps:
+            with agent.own_time():
+                self._greet()
+        if self._full():
+            with agent.own_time():
+                self._end_of_window()
+
+    # ------------------------------------------------------------------ the window
+
+    def _begin(self) -> None:
+        """The first iteration has ended: the window, opened late, covers it too."""
+        self.startup_s = startup_s()
+        self._began = perf_counter()
+        self._alone = world_size(self.agent.torch) == 1
+        self._window = WindowRecorder(self.agent, keep_interrupted=True)
+        self._window.open()
+
+    def _greet(self) -> None:
+        self._greeted = True
+        message = hello(self.agent)
+        self._fingerprint = dict(message.fingerprint)
+        self.agent.channel.send(message)
+
+    def _full(self) -> bool:
+        """Ranks must end at the same step, so several of them count steps and look at no clock."""
+        assert self._window is not None
+        config, count, seconds = self.agent.config, len(self._window), perf_counter() - self._began
+        if not self._alone:
+            return count >= config.steps
+        if count >= config.max_steps or (config.max_seconds and seconds >= config.max_seconds):
+            return True
+        return count >= config.steps and seconds >= config.min_seconds
+
+    def _end_of_window(self) -> None:
+        assert self._window is not None
+        self._result = self._window.close()
+        if self.agent.config.mode == "profile":
+            self._start_profiling()
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Send the record, then keep the job where it is until the tuner ends it."""
+        self._send(ended_early=False)
+        self.agent.channel.receive()  # nothing is ever sent: this returns when the tuner has closed the socket
+        self.agent.stop()
+
+    # ------------------------------------------------------------------ the profile
+
+    def _start_profiling(self) -> None:
+        from autotune_trials.measure.profiler import ProfileWindow
+        from autotune_trials.paths import SessionPaths
+
+        agent = self.agent
+        path = SessionPaths(_path(agent.config.directory)).trace(rank(agent.torch))
+        try:
+            self._profiler = ProfileWindow(agent.torch, str(path))
+            self._profiler.start()
+            agent.clock.ranges = Several(agent.clock.ranges, ProfilerRanges(agent.torch))
+        except Exception:
+            self._give_up_profile()
+
+    def _go_on_profiling(self) -> None:
+        agent = self.agent
+        agent.loss.end_step(keep=False)
+        try:
+            self._profiler.step()
+            self._profiled += 1
+            if self._profiled < agent.config.profile_steps:
+                return
+            with agent.own_time():
+                agent.clock.ranges.close()
+                agent.clock.ranges = None
+                self._operators = self._profiler.stop()
+                self._trace = self._profiler._path
+        except Exception:
+            self._give_up_profile()
+            return
+        self._finish()
+
+    def _give_up_profile(self) -> None:
+        """A record without a trace is still a record."""
+        self._notes["profile"] = write_exception("profile").strip().splitlines()[-1]
+        self.agent.clock.ranges = None
+        self._finish()
+
+    # ------------------------------------------------------------------ the record
+
+    def _send(self, ended_early: bool) -> None:
+        agent, config = self.agent, self.agent.config
+        self._sent = True
+        gradient_norms, update_norms = agent.probe.norms()
+        iterations = self._window.iterations() if self._window is not None else []
+        notes = {**self._notes, **compile_notes(agent.live.entries)}
+        if agent.live.lr_factor != 1.0:
+            notes["lr_factor"] = agent.live.lr_factor
+        if self._failures:
+            notes["knob_failures"] = self._failures
+        agent.channel.send(
+            Record(
+                rank=rank(agent.torch),
+                window=self._result,
+                losses=tuple(agent.loss.values()) if config.record_loss else (),
+                samples_before=tuple(self._window.samples_before) if self._window is not None else (),
+                gradient_norms=gradient_norms,
+                update_norms=update_norms,
+                skipped=tuple(i.index for i in iterations if i.skipped),
+                fingerprint=self._fingerprint,
+                metrics={k: tuple(to_number(agent.torch, v) for v in values) for k, values in agent.metrics.items()},
+                no_effect=self._no_effect(),
+                seeds_seen=agent.seeds_seen,
+                ended_early=ended_early,
+                trace=self._trace,
+                operators=self._operators,
+                notes=notes,
+            )
+        )
+
+    def _no_effect(self) -> dict[str, str]:
+        """Knobs that did nothing, those that failed among them."""
+        found = {}
+        for choice in self.agent.config.knobs:
+            failed = next((f for f in self._failures if f.startswith(f"{choice.name}:")), None)
+            try:
+                reason = failed or self.agent.knob(choice.name, choice.options).effect(self.agent.live, choice.value)
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
+            if reason:
+                found[choice.name] = reason
+        return found
+
+    def _at_exit(self) -> None:
+        """The job ends by itself before the window is full."""
+        agent = self.agent
+        if self._sent or self._crashed or agent.stopped or self._window is None or agent.pid != os.getpid():
+            return
+        try:
+            if not self._greeted:
+                self._greet()
+            if not hasattr(self, "_result"):
+                self._result = self._window.close()
+            if not self._fingerprint:
+                self._fingerprint = fingerprint(agent)
+            self._send(ended_early=True)
+        except Exception:
+            agent.fail("atexit")
+
+
+def _path(directory: str) -> Any:
+    from pathlib import Path
+
+    return Path(directory)

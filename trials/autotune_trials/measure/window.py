@@ -1,0 +1,75 @@
+"""Consecutive iterations put together to a :class:`~autotune_trials.protocol.Window`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune_trials.measure.clock import AWAY
+from autotune_trials.measure.machine_load import Snapshot, between, snapshot
+from autotune_trials.measure.memory import MemoryMeter
+from autotune_trials.protocol import PHASES, Window
+
+
+class WindowRecorder:
+    """Collects iterations between :meth:`open` and :meth:`close`.
+
+    Args:
+        keep_interrupted: a record keeps every iteration, cleaned of the time spent elsewhere; a block's window leaves
+            interrupted ones out, since what follows an evaluation is not the steady state.
+    """
+
+    def __init__(self, agent: Any, keep_interrupted: bool) -> None:
+        self._agent, self._keep = agent, keep_interrupted
+        self._iterations: list[Any] = []
+        self._turnovers: list[float] = []
+        self._interruptions = 0
+        self._memory = MemoryMeter(agent.torch, agent.live.device)
+        self._start: Snapshot | None = None
+        self.samples_before: list[float] = []
+        self._samples = 0.0
+
+    def __len__(self) -> int:
+        return len(self._iterations)
+
+    def open(self) -> None:
+        """The window begins; takes some milliseconds, so call :meth:`PhaseClock.resume` after it."""
+        self._start = snapshot()
+
+    def add(self, iteration: Any) -> bool:
+        """Take one iteration in. False if it was left out as interrupted."""
+        self._turnovers += iteration.turnovers
+        if iteration.interrupted:
+            self._interruptions += 1
+            if not self._keep:
+                return False
+        self._iterations.append(iteration)
+        self.samples_before.append(self._samples)
+        self._samples += iteration.samples
+        return True
+
+    def restart(self) -> None:
+        """Forget the iterations so far."""
+        self._iterations, self._turnovers, self._interruptions = [], [], 0
+        self.samples_before, self._samples = [], 0.0
+
+    def iterations(self) -> list[Any]:
+        return self._iterations
+
+    def close(self) -> Window:
+        """The window ends here; waits for the device."""
+        self._agent.clock.finish()
+        load = between(self._start, snapshot()) if self._start is not None else None
+        phases = {name: sum(i.spent[n] for i in self._iterations) for n, name in enumerate(PHASES)}
+        hooks = self._agent.loader_hooks
+        return Window(
+            times_s=tuple(sum(i.spent[:AWAY]) for i in self._iterations),
+            samples=tuple(i.samples for i in self._iterations),
+            phases_s=phases,
+            data_s=tuple(i.wait_s for i in self._iterations),
+            turnovers_s=tuple(self._turnovers),
+            epoch_iterations=hooks.epoch_iterations() if hooks is not None else None,
+            interruptions=self._interruptions,
+            peak_memory_gib=self._memory.peak_gib(),
+            cpu_pressure=load.cpu_pressure if load is not None else 0.0,
+            foreign_load=load.foreign_load if load is not None else 0.0,
+        )

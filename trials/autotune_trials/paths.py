@@ -1,0 +1,75 @@
+"""Every file name of a session, in one class.
+
+    <session>/session.json       what the agent is told
+    <session>/stdout.log, stderr.log
+    <session>/agent.log          the agent's own troubles
+    <session>/warden.log         the warden's, if it had any
+    <session>/crumbs/<what>-<pid>  empty files: how far each process of the command came
+    <session>/stacks-<pid>.txt   written by the hang watchdog
+    <session>/trace-<rank>.json.gz
+    <session>/out/               {trial_dir}: where the job may write
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+CRUMBS = ("python", "torch", "loader", "backward", "step")  # in the order a healthy job drops them
+
+
+@dataclass(frozen=True)
+class SessionPaths:
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / "session.json"
+
+    @property
+    def stdout(self) -> Path:
+        return self.root / "stdout.log"
+
+    @property
+    def stderr(self) -> Path:
+        return self.root / "stderr.log"
+
+    @property
+    def agent_log(self) -> Path:
+        return self.root / "agent.log"
+
+    @property
+    def warden_log(self) -> Path:
+        return self.root / "warden.log"
+
+    @property
+    def crumbs(self) -> Path:
+        return self.root / "crumbs"
+
+    @property
+    def out(self) -> Path:
+        return self.root / "out"
+
+    def crumb(self, what: str, pid: int | None = None) -> Path:
+        return self.crumbs / f"{what}-{pid or os.getpid()}"
+
+    def stacks(self, pid: int) -> Path:
+        return self.root / f"stacks-{pid}.txt"
+
+    def trace(self, rank: int) -> Path:
+        return self.root / f"trace-{rank}.json.gz"
+
+
+def publish(path: Path, text: str) -> None:
+    """Write ``text`` to ``path`` so that no reader ever sees half of it (write, flush, rename)."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,203 @@
+"""What the tuner and the agent in the user's process say to each other.
+
+A session is one run of the user's command. The tuner writes ``session.json`` (:class:`SessionConfig`) and
+sets ``AUTOTUNE_SESSION`` to its path; the agent reads it. What happens next depends on the mode:
+
+    live      agent ── Hello ──▶ tuner      after the first few iterations, job paused in the step hook
+              agent ◀── Plan ─── tuner      a list of blocks
+              agent ── BlockReport ─▶       one a block, sent while the job goes on
+              agent ── PlanDone ──▶ tuner   job paused in the hook, until the next Plan
+              ...
+              tuner ends the process tree
+
+    fixed     knobs set from the start, one window of ``steps`` iterations recorded
+              agent ── Hello ──▶, then  ── Record ──▶ tuner, job paused until the tuner ends it
+
+    profile   as fixed, with torch.profiler on ``profile_steps`` iterations after ``steps``; Record says where the trace lies
+
+    launch    knobs set from the start, no channel, nothing recorded
+
+Messages are one JSON object a line over a Unix socket in a directory only its user can enter. Every rank of a
+distributed job connects and is sent the same plan; blocks are counted in iterations, so ranks switch together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autotune_spaces.base import Value
+from autotune_spaces.codec import decode, encode
+from autotune_spaces.facts import JobFacts, Machine
+
+SCHEMA_VERSION = 1
+SESSION_VARIABLE = "AUTOTUNE_SESSION"  # path of session.json; its presence is what wakes the agent
+MARK_VARIABLE = "AUTOTUNE_MARK"  # the same in every process of a session, by which leftovers are found
+
+PHASES = ("data", "to_device", "forward", "backward", "optimizer", "other")  # of one iteration; they add up to it
+
+
+@dataclass(frozen=True)
+class KnobChoice:
+    """A knob as the agent needs it: registry name (or a ``via:`` definition), value, options."""
+
+    name: str
+    value: Value
+    options: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SessionConfig:
+    """session.json: everything the agent is told before the job starts."""
+
+    mode: str  # "live", "fixed", "profile", "launch"
+    directory: str  # session directory: logs, crumbs, traces
+    socket: str = ""  # path of the Unix socket; "" in launch mode
+    knobs: tuple[KnobChoice, ...] = ()  # live-scope knobs to hold from the start (fixed, profile, launch)
+    loader_key: str = ""  # LoaderFacts.key of the training DataLoader, known since observe; "" = find out
+    steps: int = 240  # iterations to record (fixed, profile)
+    min_seconds: float = 0.0  # and go on recording for at least this long after the first iteration (at most max_steps)
+    max_seconds: float = 0.0  # stop recording after this long even if steps are not reached; 0 = never
+    max_steps: int = 2000
+    probe_steps: int = 8  # first steps on which gradient and update norms are recorded
+    profile_steps: int = 12
+    seed: int | None = None  # offset added to every seed the job sets (and the seed where it sets none); None = hands off
+    warmup_steps: int = 3  # live: iterations before Hello
+    record_loss: bool = True
+    nvtx: bool = False
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Hello:
+    """First message of a process that trains, after ``warmup_steps`` iterations."""
+
+    pid: int
+    rank: int
+    machine: Machine
+    job: JobFacts
+    startup_s: float  # process start to first optimizer step
+    fingerprint: Mapping[str, Any]  # see Record.fingerprint
+
+
+@dataclass(frozen=True)
+class Block:
+    """A stretch of iterations under one configuration: settle, then measure.
+
+        apply knobs │ settle (≥ min_settle, until times have levelled off, ≤ max_settle) │ iterations measured
+    """
+
+    id: str
+    knobs: tuple[KnobChoice, ...]  # the whole configuration; what is not named goes back to the job's own value
+    iterations: int  # to measure
+    min_settle: int = 5
+    max_settle: int = 200
+    max_seconds: float = 60.0  # a block never takes longer, settling included
+    cached_batches: bool = False  # feed the job from a few batches kept in memory: the ceiling of the data side
+
+
+@dataclass(frozen=True)
+class Plan:
+    id: int
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Timed consecutive iterations. Evaluation and whatever else runs between iterations of training is left out."""
+
+    times_s: tuple[float, ...]  # one an iteration, wall time from optimizer step to optimizer step
+    samples: tuple[float, ...]  # one an iteration
+    phases_s: Mapping[str, float]  # PHASES -> total over the window
+    data_s: tuple[float, ...] = ()  # waiting for the next batch, one an iteration
+    turnovers_s: tuple[float, ...] = ()  # time lost at each epoch end inside the window (not part of times_s)
+    epoch_iterations: int | None = None  # iterations an epoch has under this configuration
+    interruptions: int = 0  # iterations left out because the job did something else (evaluation) in them
+    peak_memory_gib: float = 0.0  # device memory on CUDA, resident set of the process tree on a CPU
+    cpu_pressure: float = 0.0  # share of the window in which runnable tasks waited for a CPU (PSI "some"), 0..1
+    foreign_load: float = 0.0  # CPU use of processes outside this session during the window, in cores
+    phase_times_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # one an iteration; {}: totals only
+
+
+@dataclass(frozen=True)
+class BlockReport:
+    id: str
+    rank: int
+    window: Window | None  # None if the block failed
+    settle_iterations: int = 0
+    settle_s: float = 0.0
+    rebuild_s: float = 0.0  # from asking the rebuilt DataLoader for its first batch to having it
+    no_effect: Mapping[str, str] = field(default_factory=dict)  # knob -> why it did nothing
+    error: str = ""  # "oom: …", "knob: …": the block failed, the job goes on at baseline
+    settled: bool = True  # False: max_settle was reached while times still moved
+    skipped_steps: int = 0  # float16 steps skipped for overflow
+    notes: Mapping[str, Any] = field(default_factory=dict)  # e.g. graph_breaks, recompiles
+
+
+@dataclass(frozen=True)
+class PlanDone:
+    id: int
+    rank: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one fixed run of the job gave, one entry an iteration from its very first step."""
+
+    rank: int
+    window: Window  # all iterations, first to last; the tuner finds where warm-up ends
+    losses: tuple[float | None, ...]  # sum of the values backward was called on since the last step; None if not a scalar
+    samples_before: tuple[float, ...]  # samples consumed before each step
+    gradient_norms: tuple[float, ...] = ()  # before clipping, first probe_steps steps
+    update_norms: tuple[float, ...] = ()  # of the parameter change, first probe_steps steps
+    skipped: tuple[int, ...] = ()  # indexes of steps skipped by a gradient scaler
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)  # optimizer settings, parameter dtypes, train flags, dropout p, sampler …
+    metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # autotune.metric(name, value)
+    no_effect: Mapping[str, str] = field(default_factory=dict)
+    seeds_seen: bool = False  # the job seeds itself, or the agent did
+    ended_early: bool = False  # the job ended before the window was full
+    trace: str = ""  # profile mode: path of the gzipped Chrome trace
+    operators: tuple[Mapping[str, Any], ...] = ()  # profile mode: rows of the operator table, by self time
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The agent could not do its work and has stepped aside; the job goes on untouched."""
+
+    rank: int
+    where: str
+    text: str  # traceback
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Sent between two iterations, at most once in a few seconds, so that a slow job is not taken for a hung one."""
+
+    rank: int
+    iteration: int  # since the process started
+
+
+MESSAGES: dict[str, type] = {
+    cls.__name__: cls for cls in (Hello, Plan, BlockReport, PlanDone, Record, Fault, Progress)
+}
+
+
+def dump(message: Any) -> bytes:
+    """One message as a line of JSON."""
+    return json.dumps({"type": type(message).__name__, **encode(message)}, separators=(",", ":")).encode() + b"\n"
+
+
+def load(line: bytes | str) -> Any:
+    """The message in a line.
+
+    Raises:
+        ValueError: not a message of this protocol.
+    """
+    data = json.loads(line)
+    cls = MESSAGES.get(data.pop("type", "")) if isinstance(data, dict) else None
+    if cls is None:
+        raise ValueError(f"not a message of this protocol: {line[:80]!r}")
+    return decode(cls, data)

@@ -1,0 +1,438 @@
+"""One run of the user's command: start it, talk to the agent in it, watch it, end all of it.
+
+    start()        directory, session.json, socket, warden → command
+    wait_hello()   every training process connects            live, fixed, profile
+    run_plan()     a list of blocks, one report each          live
+    wait_record()  the record of the whole window             fixed, profile
+    close()        the whole process tree ends
+
+Whatever goes wrong is a :class:`SessionFailed` of one kind, with the logs' last lines:
+
+    unhooked   no optimizer step was ever seen, and by what cause      ended   the job finished by itself
+    hang       nothing heard for too long; stacks of its threads saved  oom     out of device or host memory
+    agent      our own code failed in the job                           crash   any other exit
+
+One thread, one selector; nothing of this runs while the tuner does something else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shutil
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from autotune_spaces.codec import encode
+from autotune_trials import diagnose, warden
+from autotune_trials.agent.stacks import STACKS_SIGNAL
+from autotune_trials.connection import Connection
+from autotune_trials.merge import merge_records, merge_reports
+from autotune_trials.paths import SessionPaths, publish
+from autotune_trials.protocol import Block, BlockReport, Fault, Hello, Plan, PlanDone, Progress, Record, SessionConfig
+from autotune_trials.surroundings import environment, filled, filled_command, socket_directory
+from autotune_trials.watched import WatchedCommand
+
+FAILURES = ("oom", "crash", "hang", "ended", "unhooked", "agent")
+LAST_WORDS_S = 5.0  # after a training process died: how long its launcher may take to say why
+TREE_IDLE_CORES = 0.05  # CPU use below which a silent process tree is doing nothing
+MOST_EXTENSIONS = 20  # of the hang timeout, for one that does use the CPU
+
+
+class SessionFailed(Exception):
+    """A session did not do what was asked of it.
+
+    ``kind``: oom (device or host memory), crash (non-zero exit or signal), hang (no progress), ended (the job finished by
+    itself before the work was done), unhooked (no optimizer step was ever seen), agent (our own code failed in the job).
+    ``where``: file and line in the user's code, if known. ``partial``: reports of blocks that were finished before.
+    ``directory``: the session's, with the whole logs.
+    """
+
+    def __init__(
+        self, kind: str, detail: str, *, log_tail: str = "", where: str = "",
+        partial: Sequence[BlockReport] = (), directory: str = "",
+    ) -> None:  # fmt: skip
+        assert kind in FAILURES, kind
+        super().__init__(f"{kind}: {detail}")
+        self.kind, self.detail, self.log_tail, self.where = kind, detail, log_tail, where
+        self.partial, self.directory = tuple(partial), directory
+
+
+class Session:
+    """See the module. A context manager: leaving it ends the process tree.
+
+    Args:
+        argv: the command; ``{trial_dir}`` and the keys of ``fill`` in braces are replaced, in ``env`` as well.
+        env: set over the environment of this process, and over what keeps the job's side effects harmless.
+        overrides: variables that win over all others: those of process knobs.
+        config: ``directory`` and ``socket`` are filled in here.
+        cache_dir: where compiled kernels are kept, to be shared by the sessions of a run.
+        hang_timeout_s: no word for this long, beside what a block may take, is a hang.
+    """
+
+    def __init__(
+        self, argv: Sequence[str], workdir: Path, env: Mapping[str, str], paths: SessionPaths, config: SessionConfig, *,
+        overrides: Mapping[str, str] | None = None, fill: Mapping[str, str] | None = None, cache_dir: Path | None = None,
+        startup_timeout_s: float = 600.0, hang_timeout_s: float = 120.0, grace_s: float = 2.0,
+    ) -> None:  # fmt: skip
+        self.paths, self.workdir = SessionPaths(Path(os.path.abspath(paths.root))), Path(os.path.abspath(workdir))
+        fill = {**(fill or {}), "trial_dir": str(self.paths.out)}
+        self.argv = filled_command(argv, fill)
+        self.mark = warden.new_mark()
+        variables = {k: filled(v, fill) for k, v in env.items()}
+        self.env = environment(self.paths, self.mark, variables, overrides or {}, cache_dir)
+        self.config = config
+        self._startup_timeout_s, self._hang_timeout_s = startup_timeout_s, hang_timeout_s
+        self._selector = selectors.DefaultSelector()
+        self._inbox: deque[tuple[Connection, Any]] = deque()
+        self._connections: list[Connection] = []
+        self._ranks: dict[int, Connection] = {}
+        self._plans = 0
+        self._progress_seen = self._closed = False
+        self._socket_dir = ""
+        self._listener: socket.socket | None = None
+        self.command = WatchedCommand(
+            self.argv, self.workdir, self.env, self.paths, self.mark,
+            grace_s=grace_s, selector=self._selector, on_exit=self._drain,
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------- start
+
+    def start(self) -> None:
+        """Make the directory and start the command.
+
+        Raises:
+            SessionFailed: crash, the command cannot be started.
+            OSError: the session directory cannot be written.
+        """
+        try:
+            for folder in (self.paths.root, self.paths.crumbs, self.paths.out):
+                folder.mkdir(parents=True, exist_ok=True)
+            self._listen()
+            self.config = replace(self.config, directory=str(self.paths.root), socket=self._address)
+            publish(self.paths.config, json.dumps(encode(self.config)))
+            self._started_s = time.monotonic()
+            self.command.start(self._socket_dir)
+            while not (self.command.pid or self.command.error or self.command.lost):
+                self._turn(1.0)
+                if time.monotonic() - self._started_s > 60:
+                    raise self._failure("crash", "the watching process of this session did not start within 60 s")
+            if self.command.error:
+                raise self._failure("crash", f"the command cannot be started: {self.command.error}")
+            if self.command.lost:
+                raise self._failure("crash", self.command.lost)
+        except BaseException:
+            self.close()
+            raise
+
+    def _listen(self) -> None:
+        self._socket_dir = socket_directory(self.mark)
+        self._address = os.path.join(self._socket_dir, "s")
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self._address)
+        self._listener.listen(64)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._on_connection)
+
+    # ------------------------------------------------------------------------------------------- the conversation
+
+    @property
+    def hello(self) -> Hello:
+        """Of rank 0, or of the lowest rank that runs here."""
+        hello = self._ranks[min(self._ranks)].hello
+        assert hello is not None
+        return hello
+
+    def wait_hello(self) -> Hello:
+        """Wait until every rank trains; returns rank 0's Hello.
+
+        Raises:
+            SessionFailed
+        """
+        deadline = self._started_s + self._startup_timeout_s
+        early: list[tuple[Connection, Any]] = []  # what quick ranks send while slow ones are still starting
+        while not self._ranks or len(self._ranks) < self.hello.job.world_size:
+            arrived = self._next(1.0, "its first iterations were done")
+            if arrived is None:
+                if time.monotonic() > deadline or self._never_steps():
+                    raise self._startup_failure()
+                continue
+            rank, message = arrived
+            if isinstance(message, Hello):
+                self._welcome(rank, message)
+                deadline = max(deadline, time.monotonic() + self._hang_timeout_s)  # the other ranks are not far
+            else:
+                early.append(arrived)
+        self._inbox.extendleft(reversed(early))
+        return self.hello
+
+    def _welcome(self, rank: Connection, hello: Hello) -> None:
+        known = self._ranks.get(hello.rank)
+        if known is not None and not known.dead:
+            self._forget(rank)  # a second training process beside the first: its agent steps aside
+            return
+        rank.hello = hello
+        self._ranks[hello.rank] = rank
+
+    def run_plan(self, blocks: Sequence[Block]) -> list[BlockReport]:
+        """Have all ranks run ``blocks``; reports come in that order, ranks merged (see :mod:`.merge`).
+
+        Raises:
+            SessionFailed: with the finished blocks' reports in ``partial``.
+        """
+        self._plans += 1
+        reports: dict[str, dict[int, BlockReport]] = {block.id: {} for block in blocks}
+        working = set(self._ranks)
+        try:
+            for rank in self._ranks.values():
+                self._send(rank, Plan(self._plans, tuple(blocks)))
+            while working:
+                allowed_s = max((b.max_seconds for b in blocks if len(reports[b.id]) < len(self._ranks)), default=0.0)
+                message = self._await(allowed_s, "the measurement was done")
+                if isinstance(message, BlockReport) and message.id in reports:
+                    reports[message.id][message.rank] = message
+                elif isinstance(message, PlanDone) and message.id == self._plans:
+                    working.discard(message.rank)
+        except SessionFailed as failure:
+            complete = [b for b in blocks if len(reports[b.id]) == len(self._ranks)]
+            failure.partial = tuple(self._merged(b, reports[b.id]) for b in complete)
+            raise
+        return [self._merged(block, reports[block.id]) for block in blocks]
+
+    def _merged(self, block: Block, reports: Mapping[int, BlockReport]) -> BlockReport:
+        missing = sorted(set(self._ranks) - set(reports))
+        if missing:
+            return BlockReport(block.id, min(self._ranks), None, error=f"agent: no report from rank {missing[0]}")
+        return merge_reports(reports, self.hello.job.device)
+
+    def wait_record(self) -> Record:
+        """Wait for what all ranks recorded; rank 0's losses and times, everybody's samples.
+
+        Raises:
+            SessionFailed
+        """
+        records: dict[int, Record] = {}
+        while not self._ranks or len(records) < len(self._ranks):
+            message = self._await(self.config.max_seconds, "the window was full", bounded=self.config.max_seconds > 0)
+            if isinstance(message, Record):
+                records[message.rank] = message
+        return merge_records(records, self.hello.job.device)
+
+    # ------------------------------------------------------------------------------------------- waiting
+
+    def _await(self, allowed_s: float, until: str, bounded: bool = True) -> Any:
+        """The next message but Progress, which only says that the job lives.
+
+        Args:
+            allowed_s: how long the work asked for may take, beside the hang timeout.
+            bounded: False if nobody knows that; a silent job is then given time as long as it uses the CPU.
+        """
+        limit_s = allowed_s + self._hang_timeout_s
+        last, extensions = time.monotonic(), 0
+        cpu_s = 0.0 if bounded else self._cpu_s()
+        while True:
+            arrived = self._next(1.0, until)
+            now = time.monotonic()
+            if arrived is not None and isinstance(arrived[1], Hello):
+                self._forget(arrived[0])  # a process that came to train when all ranks were there: its agent steps aside
+            elif arrived is not None and isinstance(arrived[1], Progress):
+                last, self._progress_seen = now, True
+            elif arrived is not None:
+                return arrived[1]
+            elif now - last > limit_s:
+                if bounded or self._progress_seen or extensions >= MOST_EXTENSIONS:
+                    raise self._hang(now - last)
+                used_s = self._cpu_s()
+                if used_s - cpu_s < TREE_IDLE_CORES * (now - last):
+                    raise self._hang(now - last)
+                last, cpu_s, extensions = now, used_s, extensions + 1
+
+    def _next(self, timeout_s: float, until: str) -> tuple[Connection, Any] | None:
+        """The next message, or None after ``timeout_s``.
+
+        Raises:
+            SessionFailed: nothing can come any more, or the agent reports a fault.
+        """
+        if self._closed:
+            raise self._failure("ended", f"the session was closed before {until}")
+        if not self._inbox:
+            self._turn(timeout_s)
+        if self._inbox:
+            rank, message = self._inbox.popleft()
+            if isinstance(message, Fault):
+                text = message.text.strip()
+                last = text.splitlines()[-1] if text else "no text"
+                raise self._failure("agent", f"the agent failed in {message.where}: {last}", log_tail=text)
+            return rank, message
+        if self.command.lost:
+            raise self._failure("crash", self.command.lost, log_tail=diagnose.log_tail(self.paths))
+        self._check_alive(until)
+        return None
+
+    def _check_alive(self, until: str) -> None:
+        dead = sorted(rank for rank, connection in self._ranks.items() if connection.dead)
+        if self.command.exit_status is None and not dead:
+            return
+        if self.command.exit_status == 0 and self._ranks and not dead:
+            return  # the command put the training in the background
+        last_words = time.monotonic() + LAST_WORDS_S  # a launcher needs a moment to end after its ranks
+        while self.command.exit_status is None and not self._inbox and time.monotonic() < last_words:
+            self._turn(0.2)
+        if self._inbox:
+            return
+        if self.command.exit_status is not None:
+            raise self._failed(diagnose.of_exit(self.command.exit_status, self.argv, self.workdir, self.paths, until))
+        found = diagnose.of_logs(self.workdir, self.paths, f"the training process (rank {dead[0]}) ended")
+        if found.kind == "oom" or diagnose.last_traceback(diagnose.read_tail(self.paths.stderr)):
+            raise self._failed(found)
+        hello = self._ranks[dead[0]].hello
+        if hello is not None and warden.alive(hello.pid):
+            raise self._failure("agent", f"the agent of rank {dead[0]} hung up before {until}", log_tail=found.log_tail)
+        detail = f"the training process (rank {dead[0]}) ended before {until}, while the command goes on"
+        raise self._failure("ended", detail, log_tail=found.log_tail)
+
+    def _never_steps(self) -> bool:
+        """backward() has been called for long, and no optimizer ever stepped: waiting longer would not help."""
+        crumbs = diagnose.crumbs_of(self.paths)
+        if "backward" not in crumbs or "step" in crumbs:
+            return False
+        try:
+            first = min(self.paths.crumb("backward", pid).stat().st_mtime for pid in crumbs["backward"])
+        except OSError:
+            return False
+        return time.time() - first > 2 * self._hang_timeout_s
+
+    def _startup_failure(self) -> SessionFailed:
+        waited_s = time.monotonic() - self._started_s
+        if self._ranks:
+            here, all_ranks = len(self._ranks), self.hello.job.world_size
+            return self._hang(waited_s, f"{here} of {all_ranks} ranks started training within {waited_s:.0f} s")
+        if "step" in diagnose.crumbs_of(self.paths):
+            return self._hang(waited_s, f"the job began to train but did not get through its first iterations in {waited_s:.0f} s")
+        self._save_stacks()
+        happened = f"{waited_s:.0f} s have passed since the start"
+        return self._failed(diagnose.unhooked(self.argv, self.workdir, self.paths, happened))
+
+    # ------------------------------------------------------------------------------------------- hangs
+
+    def _hang(self, silent_s: float, what: str = "") -> SessionFailed:
+        lines = self._save_stacks()
+        what = what or f"no sign of progress for {silent_s:.0f} s"
+        where = diagnose.user_line(reversed(lines), self.workdir)  # such dumps have the most recent call first
+        return self._failure(
+            "hang", f"{what}; the stacks of its threads are in {self.paths.root}/stacks-*.txt",
+            log_tail="\n".join(lines[:diagnose.TAIL_LINES]) or diagnose.log_tail(self.paths), where=where,
+        )  # fmt: skip
+
+    def _save_stacks(self) -> list[str]:
+        """Have every Python process of the session write its stacks; the main thread of rank 0 (or the last) is returned."""
+        pids = {p for p in diagnose.crumbs_of(self.paths).get("python", ()) if warden.mark_of(p) == self.mark}
+        pids = {p for p in pids if warden.alive(p) and self.paths.stacks(p).exists()}  # else the signal would kill it
+        warden.send(pids, STACKS_SIGNAL)
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline and any(not self.paths.stacks(p).stat().st_size for p in pids):
+            time.sleep(0.02)
+        time.sleep(0.05 if pids else 0.0)
+        if not pids:
+            return []
+        trainer = self.hello.pid if self._ranks and self.hello.pid in pids else max(pids)
+        text = diagnose.read_tail(self.paths.stacks(trainer))
+        return text[max(0, text.rfind("hread 0x") - 1) :].splitlines()  # the main thread is written last
+
+    def _cpu_s(self) -> float:
+        """CPU seconds the living processes of the session have used."""
+        stats = (warden.stat_of(pid) for pid in warden.marked(self.mark))
+        return sum(stat[3] for stat in stats if stat is not None)
+
+    # ------------------------------------------------------------------------------------------- events
+
+    def _turn(self, timeout_s: float) -> None:
+        for key, _ in self._selector.select(timeout_s):
+            key.data(key.fileobj)
+
+    def _on_connection(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            connection.setblocking(False)
+            rank = Connection(connection)
+            self._connections.append(rank)
+            self._selector.register(connection, selectors.EVENT_READ, lambda _, rank=rank: self._on_message(rank))
+
+    def _on_message(self, rank: Connection) -> None:
+        self._inbox.extend((rank, message) for message in rank.receive())
+        if not rank.open:
+            self._forget(rank)
+
+    def _forget(self, rank: Connection) -> None:
+        rank.open = False
+        if rank in self._connections:
+            self._connections.remove(rank)
+            self._selector.unregister(rank.socket)
+            rank.socket.close()
+
+    def _send(self, rank: Connection, message: Any) -> None:
+        try:
+            rank.send(message)
+        except OSError:  # gone: the next look at it says so, and why
+            self._forget(rank)
+
+    def _drain(self) -> None:
+        """Read what the job sent before it ended."""
+        assert self._listener is not None
+        self._on_connection(self._listener)
+        for rank in list(self._connections):
+            self._on_message(rank)
+
+    # ------------------------------------------------------------------------------------------- failures
+
+    def _failed(self, found: diagnose.Diagnosis) -> SessionFailed:
+        return self._failure(found.kind, found.detail, log_tail=found.log_tail, where=found.where)
+
+    def _failure(self, kind: str, detail: str, *, log_tail: str = "", where: str = "") -> SessionFailed:
+        return SessionFailed(kind, detail, log_tail=log_tail, where=where, directory=str(self.paths.root))
+
+    # ------------------------------------------------------------------------------------------- the end
+
+    def close(self) -> None:
+        """End every process of the session, and wait until they are gone. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.command.ask_to_stop()
+            for rank in list(self._connections):  # a job that handles TERM itself must get out of the agent's pause
+                self._forget(rank)
+            self.command.wait_until_gone(self._turn)
+        finally:
+            for rank in list(self._connections):
+                self._forget(rank)
+            if self._listener is not None:
+                self._listener.close()
+            self.command.close()
+            self._selector.close()
+            if self._socket_dir:
+                shutil.rmtree(self._socket_dir, ignore_errors=True)
+            for dump in self.paths.root.glob("stacks-*.txt"):  # opened by every process, asked for by few
+                if not dump.stat().st_size:
+                    dump.unlink()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def __enter__(self) -> Session:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,401 @@
+"""Is the loss unchanged? Baseline and candidate, run with the same seeds, compared pair by pair.
+
+What is certified is the same *early trajectory* within a margin, never the same final quality. The steps of the rule:
+
+    not finite ── only in the candidate ──▶ changed
+    does the baseline's own loss move? ── no ──▶ no-proof
+    same bits (enough steps, one run) ──▶ unchanged          exact: a mismatch only demotes to random-stream
+    probe of the first steps ── differs ──▶ changed
+    paired difference in every bin, with its interval
+        │      −Δ         0         +Δ
+        │       ├────[────×────]────┤             inside in all bins  ──▶ unchanged
+        │       ├─────────┼─────────┤  [──×──]    outside in any bin  ──▶ changed
+        │       ├─────────┼────[────┼───×──]      else ──▶ more-pairs, after the last look undecided
+
+The margin of a bin is Δ = max(τ · |loss|, min(κ · seed SD, 10 % of the window's progress)): what another seed would
+change as well is no harm, but never more than a tenth of what the window learns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, stdev, variance
+
+from autotune.verdict.fingerprint import fingerprint_differences
+from autotune.verdict.probe import float16_fault, probe
+from autotune.verdict.runs import (
+    LossRun,
+    bin_integrals,
+    bin_means,
+    curve,
+    first_bits_differ,
+    loss_run,
+    metric_run,
+    movement,
+    same_steps,
+    sample_bins,
+    step_bins,
+)
+from autotune.verdict.speedup import t_quantile
+
+TOLERANCE = 0.01  # τ: MLPerf's reference convergence points scatter by about as much between seeds
+SEED_SHARE = 1.0  # κ
+PROGRESS_SHARE = 0.10
+PROGRESS_FLOOR = 0.001  # of the progress: a loss that crosses zero has no |loss| to take a share of
+VISIBLE = 1.5  # a run that learns nothing must lie at least this many margins off, else the window proves nothing
+VARIANCE_WEIGHT = 4  # degrees of freedom that the variance pooled over bins counts for beside a bin's own
+EXACT_STEPS = 20
+FLOAT16_STEPS = 240  # shorter windows let a mild underflow through
+STATISTICAL_STEPS = 240  # of the baseline
+LARGE_BATCH_STEPS = 30
+
+# "Unchanged" must hold in every bin, so its error cannot add up over bins (an intersection-union test) and each bin
+# gets the usual equivalence level. "Changed" is claimed from any bin at any look, so its error is split over both.
+UNCHANGED_ALPHA = 0.05  # one-sided, on each side: the 90 % interval of a TOST
+CHANGED_ALPHA = 0.05  # two-sided, over all bins and looks
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What one class of changes has to show."""
+
+    bins: int
+    tolerance_factor: float  # times the tolerance
+    first_half_factor: float  # times the margin, in the first half of the bins
+    looks: tuple[int, ...]  # pairs
+    minimum_steps: int  # of the baseline
+
+
+RULES = {
+    "rounding": Rule(6, 1.0, 1.0, (2, 3, 4, 6, 8), 60),
+    "random-stream": Rule(2, 2.0, 2.0, (3, 5, 8, 12), 60),
+    "statistical": Rule(2, 2.0, 2.0, (3, 5, 8, 12), STATISTICAL_STEPS),
+}
+
+
+@dataclass(frozen=True)
+class LossDecision:
+    """``margin`` and ``largest_difference`` are those of the bin that decides, in the loss's own unit."""
+
+    state: str  # "unchanged", "changed", "undecided", "more-pairs", "no-proof"
+    reason: str
+    margin: float | None = None
+    largest_difference: float | None = None
+    pairs: int = 0
+    steps: int = 0
+    numerics_used: str = "exact"
+    baseline_curve: Mapping[int, float] = field(default_factory=dict)
+    candidate_curve: Mapping[int, float] = field(default_factory=dict)
+
+
+def next_look(n: int, numerics: str) -> int | None:
+    """Pairs to have before the next try, or None after the last. Exact asks for one, then for what it was demoted
+    to."""
+    if numerics == "exact" and n < 1:
+        return 1
+    looks = RULES["random-stream" if numerics == "exact" else numerics].looks
+    return next((look for look in looks if look > n), None)
+
+
+def compare(
+    baselines: Mapping[int, LossRun],
+    candidates: Mapping[int, LossRun],
+    numerics: str,
+    *,
+    tolerance: float = TOLERANCE,
+    baseline_repeat: LossRun | None = None,
+    last_look: bool = False,
+    steps: int | None = None,
+) -> LossDecision:
+    """The verdict on ``candidates`` against ``baselines``.
+
+    Args:
+        baselines: seed -> run; seeds without a candidate still tell how much seeds differ.
+        candidates: seed -> run with the same seed.
+        numerics: "exact", "rounding", "random-stream" or "statistical": the worst of the candidate's knobs.
+        tolerance: share of the loss that may differ (doubled for the last two classes).
+        baseline_repeat: the baseline with its smallest seed once more; a mismatch demotes, since the job itself is not
+            repeatable.
+        last_look: no further pairs will come: "undecided" instead of "more-pairs".
+        steps: compare the first so many steps; None: all that both sides have.
+
+    Raises:
+        ValueError: an unknown class.
+    """
+    if numerics != "exact" and numerics not in RULES:
+        raise ValueError(f"unknown class of numerics {numerics!r}")
+    baselines, candidates = _cut(baselines, steps), _cut(candidates, steps)
+    seeds = sorted(baselines.keys() & candidates.keys())
+    left, right = {s: baselines[s] for s in seeds}, {s: candidates[s] for s in seeds}
+    common = min((min(left[s].steps, right[s].steps) for s in seeds), default=0)
+    curves = (curve(left.values()), curve(right.values()))
+
+    def result(
+        state: str, reason: str, used: str = numerics, margin: float | None = None, largest: float | None = None
+    ) -> LossDecision:
+        return LossDecision(state, reason, margin, largest, len(seeds), common, used, *curves)
+
+    if not seeds:
+        return result("undecided" if last_look else "more-pairs", "no seed has been run on both sides")
+    broken = _not_finite(baselines, right)
+    if broken:
+        return result(*broken)
+    repeatable, demoted_to = _repeatable(baselines, baseline_repeat)
+    used = numerics
+    aligned = all(same_steps(left[s], right[s]) for s in seeds)
+    if numerics != "statistical" and common >= _enough_for_bits(numerics) and _same_bits(left, right, common):
+        return result(
+            "unchanged", f"the losses of {common} steps are the same to the last bit", margin=0.0, largest=0.0
+        )
+    if numerics == "exact":
+        if common < EXACT_STEPS:
+            return result(
+                "no-proof", f"the runs have {common} steps, {EXACT_STEPS} are needed: give the job more steps"
+            )
+        used = "random-stream" if repeatable else demoted_to
+    elif numerics == "rounding" and not repeatable:
+        used = demoted_to
+    if used != "statistical" and not aligned:
+        return result(
+            "changed", "the runs took batches of another size or in other numbers, which no knob declared", used
+        )
+    too_short = _too_short(left, right, common, RULES[used], used)
+    if too_short:
+        return result("no-proof", too_short, used)
+    limits = _margins(baselines, right, common, RULES[used], tolerance)
+    if isinstance(limits, str):
+        return result("no-proof", limits, used)
+    fault = float16_fault(right) or probe(left, right, used)
+    if fault:
+        return result("changed", fault, used)
+    return result(*_by_bins(left, right, common, limits, used, last_look))
+
+
+def _cut(runs: Mapping[int, LossRun], steps: int | None) -> dict[int, LossRun]:
+    if steps is None:
+        return dict(runs)
+    from dataclasses import replace
+
+    return {
+        seed: replace(
+            run,
+            losses=run.losses[:steps],
+            samples_before=run.samples_before[:steps],
+            skipped=[i for i in run.skipped if i < steps],
+        )
+        for seed, run in runs.items()
+    }
+
+
+def _not_finite(baselines: Mapping[int, LossRun], candidates: Mapping[int, LossRun]) -> tuple[str, str] | None:
+    for seed, run in baselines.items():
+        step = run.first_non_finite()
+        if step is not None:
+            return (
+                "no-proof",
+                f"the job's own loss is not a finite number at step {step + 1} (seed {seed}): there is nothing to "
+                "compare with",
+            )
+    for seed, run in candidates.items():
+        step = run.first_non_finite()
+        if step is not None:
+            return "changed", f"the loss is not a finite number at step {step + 1} (seed {seed}), the baseline's is"
+    return None
+
+
+def _repeatable(baselines: Mapping[int, LossRun], repeat: LossRun | None) -> tuple[bool, str]:
+    """(the job repeats its bits, the class to fall back to if not): rounding if the repeat only drifts away, else
+    random-stream."""
+    if repeat is None or not baselines:
+        return True, "random-stream"
+    first = baselines[min(baselines)]
+    if first_bits_differ(first, repeat) is None:
+        return True, "random-stream"
+    start = [
+        (a, b) for a, b in zip(first.losses[:3], repeat.losses[:3], strict=False) if a is not None and b is not None
+    ]
+    near = all(math.isclose(a, b, rel_tol=1e-3) for a, b in start)
+    alike = probe({0: first}, {0: repeat}, "rounding") is None
+    return False, "rounding" if near and alike and start else "random-stream"
+
+
+def _enough_for_bits(numerics: str) -> int:
+    return EXACT_STEPS if numerics == "exact" else RULES[numerics].minimum_steps
+
+
+def _same_bits(left: Mapping[int, LossRun], right: Mapping[int, LossRun], steps: int) -> bool:
+    """Equal bits that mean something: those of a constant loss are equal whatever was changed."""
+    run = left[min(left)]
+    values = {x for x in run.losses[:steps] if x is not None} | set(run.gradient_norms)
+    varied = len(values) >= min(EXACT_STEPS, steps) // 2
+    return varied and all(first_bits_differ(left[s], right[s]) is None for s in left)
+
+
+def _too_short(
+    left: Mapping[int, LossRun], right: Mapping[int, LossRun], common: int, rule: Rule, used: str
+) -> str | None:
+    silent = [
+        name
+        for name, runs in (("baseline", left), ("candidate", right))
+        for r in runs.values()
+        if sum(x is None for x in r.losses) > 0.1 * r.steps
+    ]
+    if silent:
+        return f"the {silent[0]}'s loss is not a single number at each step: mark it with autotune.step(loss=…)"
+    if used == "statistical":
+        first, second = min(r.steps for r in left.values()), min(r.steps for r in right.values())
+        if first < rule.minimum_steps or second < LARGE_BATCH_STEPS:
+            return (
+                f"the runs have {first} and {second} steps, {rule.minimum_steps} of the baseline and "
+                f"{LARGE_BATCH_STEPS} of the candidate are "
+                "needed: raise convergence.steps, or give the job more epochs"
+            )
+        return None
+    needed = FLOAT16_STEPS if any(r.skipped for r in right.values()) else rule.minimum_steps
+    if common < needed:
+        return (
+            f"the runs have {common} steps in common, {needed} are needed: raise convergence.steps, or give the job "
+            "more epochs"
+        )
+    return None
+
+
+@dataclass(frozen=True)
+class _Margins:
+    """Margins and edges of the bins; ``edges`` in samples for runs that share no steps, else None."""
+
+    margins: Sequence[float]
+    edges: Sequence[float] | None
+
+
+def _margins(
+    baselines: Mapping[int, LossRun], candidates: Mapping[int, LossRun], common: int, rule: Rule, tolerance: float
+) -> _Margins | str:
+    """Margin of each bin, or why the baseline proves nothing."""
+    tau = tolerance * rule.tolerance_factor
+    by_samples = rule is RULES["statistical"]
+    runs = {s: r for s, r in baselines.items() if by_samples or r.steps >= common}
+    edges = sample_bins([*runs.values(), *candidates.values()], rule.bins) if by_samples else None
+    if by_samples and edges is None:
+        return "the runs share no samples"
+    window = min(r.steps for r in runs.values()) if by_samples else common
+    moved = movement(runs, window)
+    why_not = moved.why_not(VISIBLE * tau * moved.level)
+    if why_not:
+        return why_not
+    columns = list(zip(*(_bins(r, common, rule, edges) for r in runs.values()), strict=False))
+    margins = []
+    for i, values in enumerate(columns):
+        spread = stdev(values) if len(values) > 1 else 0.0
+        seeds = min(SEED_SHARE * spread, PROGRESS_SHARE * moved.progress)
+        margin = max(tau * abs(fmean(values)), seeds, PROGRESS_FLOOR * moved.progress)
+        margins.append(margin * (rule.first_half_factor if i < rule.bins // 2 else 1.0))
+    delays = max((len(r.skipped) for r in candidates.values()), default=0)
+    if delays and not by_samples:
+        margins = [m + delays * slope for m, slope in zip(margins, _slopes(runs, common, rule.bins), strict=False)]
+    return _Margins(margins, edges)
+
+
+def _slopes(runs: Mapping[int, LossRun], common: int, bins: int) -> list[float]:
+    """How far the loss moves in one step within each bin: a step skipped by float16's scaler is a delay of one step,
+    and declared."""
+    halves = [bin_means(r, common, 2 * bins) for r in runs.values()]
+    means = [fmean(column) for column in zip(*halves, strict=False)]
+    lengths = [len(stretch) for stretch in step_bins(common, 2 * bins)]
+    return [abs(means[2 * i + 1] - means[2 * i]) / lengths[2 * i] for i in range(bins)]
+
+
+def _bins(run: LossRun, common: int, rule: Rule, edges: Sequence[float] | None) -> list[float]:
+    return bin_means(run, common, rule.bins) if edges is None else bin_integrals(run, edges)
+
+
+def _by_bins(
+    left: Mapping[int, LossRun], right: Mapping[int, LossRun], common: int, limits: _Margins, used: str, last_look: bool
+) -> tuple[str, str, str, float, float]:
+    """(state, reason, class, margin, difference) from the paired differences, in units of the margins."""
+    rule, n = RULES[used], len(left)
+    rows = [
+        [
+            (b - a) / m
+            for a, b, m in zip(
+                _bins(left[s], common, rule, limits.edges),
+                _bins(right[s], common, rule, limits.edges),
+                limits.margins,
+                strict=False,
+            )
+        ]
+        for s in left
+    ]
+    means = [fmean(column) for column in zip(*rows, strict=False)]
+    worst = max(range(rule.bins), key=lambda i: abs(means[i]))
+    margin, difference = limits.margins[worst], means[worst] * limits.margins[worst]
+    figures = (
+        f"largest difference {difference:+.3g} in part {worst + 1} of {rule.bins}, margin ±{margin:.3g}, "
+        f"{n} pair{'s' if n > 1 else ''}"
+    )
+    further = next_look(n, used)
+    state = "undecided" if last_look or further is None else "more-pairs"
+    if n < rule.looks[0]:
+        return state, f"{figures}; {rule.looks[0]} pairs are the least that can decide", used, margin, difference
+    floors = _scatter_floors(left, right, common, rule, limits) if limits.edges is None else [0.0] * rule.bins
+    errors, freedom = _errors(rows, floors)
+    inside = t_quantile(1 - UNCHANGED_ALPHA, freedom)
+    outside = t_quantile(1 - CHANGED_ALPHA / 2 / (rule.bins * len(rule.looks)), freedom)
+    out = [i for i in range(rule.bins) if abs(means[i]) - outside * errors[i] > 1]
+    if out:
+        i = max(out, key=lambda i: abs(means[i]))
+        return (
+            "changed",
+            f"the loss takes another way: {figures}",
+            used,
+            limits.margins[i],
+            means[i] * limits.margins[i],
+        )
+    if all(abs(m) + inside * e <= 1 for m, e in zip(means, errors, strict=False)):
+        return "unchanged", f"the same way within the margin: {figures}", used, margin, difference
+    advice = f"{further} pairs come next" if state == "more-pairs" else "more steps (convergence.steps) may tell"
+    return state, f"neither clearly inside nor outside the margin: {figures}; {advice}", used, margin, difference
+
+
+def _errors(rows: Sequence[Sequence[float]], floors: Sequence[float]) -> tuple[list[float], int]:
+    """Standard error of each bin's mean difference and its degrees of freedom; variances shrunk to the pooled one."""
+    n = len(rows)
+    own = [variance(column) for column in zip(*rows, strict=False)]
+    pooled = fmean(own)
+    shrunk = [
+        max(((n - 1) * v + VARIANCE_WEIGHT * pooled) / (n - 1 + VARIANCE_WEIGHT), floor)
+        for v, floor in zip(own, floors, strict=False)
+    ]
+    return [math.sqrt(v / n) for v in shrunk], n - 1 + VARIANCE_WEIGHT
+
+
+def _scatter_floors(
+    left: Mapping[int, LossRun], right: Mapping[int, LossRun], common: int, rule: Rule, limits: _Margins
+) -> list[float]:
+    """Least variance of a bin's difference, from the scatter of single steps: two pairs that agree by chance do not
+    hide it."""
+    floors = []
+    for stretch, margin in zip(step_bins(common, rule.bins), limits.margins, strict=False):
+        scatter = []
+        for s in left:
+            steps = [
+                b - a for i in stretch if (a := left[s].losses[i]) is not None and (b := right[s].losses[i]) is not None
+            ]
+            scatter.append(variance(steps) / len(steps) if len(steps) > 1 else 0.0)
+        floors.append(fmean(scatter) / margin**2)
+    return floors
+
+
+__all__ = [
+    "LossDecision",
+    "LossRun",
+    "RULES",
+    "TOLERANCE",
+    "compare",
+    "fingerprint_differences",
+    "loss_run",
+    "metric_run",
+    "next_look",
+]

@@ -1,0 +1,102 @@
+"""What the first steps say before any loss can: gradient norm, update norm, skipped steps.
+
+A gradient one step stale, a doubled learning rate, a lost gradient of the head barely move an adaptive optimizer's
+loss for hundreds of steps; they show at once in the norms. The loss alone accepts about 12 % of such breakers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from statistics import fmean, stdev
+
+from autotune.verdict.runs import LossRun
+
+PROBE_STEPS = 8
+PROBE_TOLERANCE = {"rounding": 0.05, "random-stream": 0.10}  # share of the norm; statistical changes are not probed
+PROBE_ERRORS = 3.0  # under another random stream the norms scatter: the mean must also stand out from that by this much
+NEGLIGIBLE_NORM = 1e-9  # of the largest norm of the run: noise around a norm of zero has no meaningful ratio
+
+FLOAT16_EARLY_STEPS = 10  # the scale starts too high on purpose and is halved at each skip
+FLOAT16_EARLY_SKIPS = 3
+FLOAT16_LATE_SHARE = 0.01  # later the scale is tried again every 2000 steps; more than this is overflow in the model
+
+
+def probe(baselines: Mapping[int, LossRun], candidates: Mapping[int, LossRun], numerics: str) -> str | None:
+    """Why the first steps of the candidates differ from the baselines' (same seeds), or None.
+
+    rounding: root mean square over steps of the seed-mean log ratio, so that ratios that cancel over steps still count;
+    random-stream: mean over seeds and steps, which another mask or crop does not move.
+    """
+    tolerance = PROBE_TOLERANCE.get(numerics)
+    if tolerance is None:
+        return None
+    delayed = any(run.skipped for run in candidates.values())  # parameters lag behind by the skipped steps
+    by_mean = numerics != "rounding" or delayed
+    limit = math.log1p(PROBE_TOLERANCE["random-stream"] if by_mean else tolerance)
+    for name in ("gradient_norms", "update_norms"):
+        what = name.replace("_norms", " norm")
+        columns: dict[int, list[float]] = {}
+        for seed in baselines.keys() & candidates.keys():
+            ratios = _log_ratios(baselines[seed], candidates[seed], name)
+            if isinstance(ratios, str):
+                return ratios
+            for step, ratio in ratios.items():
+                columns.setdefault(step, []).append(ratio)
+        if not columns:
+            continue
+        values = [r for column in columns.values() for r in column]
+        if by_mean:
+            size = fmean(values)
+            error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+            differs = abs(size) > limit and abs(size) > PROBE_ERRORS * error
+            how = "on average"
+        else:
+            size = math.sqrt(fmean(fmean(column) ** 2 for column in columns.values()))
+            differs, how = size > limit, "typically"
+        if differs:
+            return (
+                f"in the first {len(columns)} steps the {what} differs {how} by {math.expm1(abs(size)):.0%} "
+                f"(allowed {math.expm1(limit):.0%})"
+            )
+    return None
+
+
+def _log_ratios(baseline: LossRun, candidate: LossRun, name: str) -> dict[int, float] | str:
+    """step -> log(candidate / baseline), or what is wrong beyond any ratio."""
+    left, right = getattr(baseline, name)[:PROBE_STEPS], getattr(candidate, name)[:PROBE_STEPS]
+    out = set(baseline.skipped) | set(candidate.skipped)
+    floor = NEGLIGIBLE_NORM * max((x for x in (*left, *right) if math.isfinite(x)), default=0.0)
+    what = name.replace("_norms", " norm")
+    ratios = {}
+    for step, (a, b) in enumerate(zip(left, right, strict=False)):
+        if step in out or not math.isfinite(a) or max(a, b) <= floor:
+            continue
+        if not math.isfinite(b):
+            return f"the {what} becomes {b} at step {step + 1}"
+        if min(a, b) <= floor:
+            return f"the {what} is {b:.3g} instead of {a:.3g} at step {step + 1}"
+        ratios[step] = math.log(b / a)
+    return ratios
+
+
+def float16_fault(candidates: Mapping[int, LossRun]) -> str | None:
+    """Why float16's skipped steps or its first gradient are not healthy, or None."""
+    for run in candidates.values():
+        early = sum(1 for step in run.skipped if step < FLOAT16_EARLY_STEPS)
+        if early > FLOAT16_EARLY_SKIPS:
+            return (
+                f"{early} of the first {FLOAT16_EARLY_STEPS} steps were skipped for overflow "
+                f"(at most {FLOAT16_EARLY_SKIPS} are healthy)"
+            )
+        late = len(run.skipped) - early
+        allowed = 1 + FLOAT16_LATE_SHARE * run.steps
+        if late > allowed:
+            return f"{late} of {run.steps} steps were skipped for overflow after the scale had settled"
+        error, allowed_error = run.gradient_error, run.gradient_error_allowed
+        if error is not None and allowed_error is not None and error > allowed_error:
+            return (
+                f"the first gradient is off by {error:.2g} against float32, bfloat16's by {allowed_error:.2g}: "
+                "small gradients vanish in float16"
+            )
+    return None

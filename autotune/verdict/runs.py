@@ -1,0 +1,202 @@
+"""Seeded runs side by side: alignment, bins, curves, and whether the loss moves at all.
+
+    samples consumed  0 ───────────────────────────────────────▶
+    baseline seed 1   │ bin 1 │ bin 2 │ bin 3 │ bin 4 │ …   the mean loss of each bin; the candidate's bins lie
+    candidate seed 1  │ bin 1 │ bin 2 │ bin 3 │ bin 4 │ …   over the same samples, its values are subtracted one by one
+
+Runs that take the same batches share their steps and are cut by step. Runs with another batch size share only the
+samples: there a bin's value is the integral of the loss over the bin, drawn as straight lines between steps, because
+the plain mean of a few early values of a falling loss is too high.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from statistics import fmean, variance
+
+from autotune_trials.protocol import Record
+
+CURVE_POINTS = 60  # enough for a plot of a hand's width
+MOVING_BINS = 6
+MOVING_ERRORS = 5.0  # 6 bin means of pure noise span more than 5 of their standard errors in fewer than 1 of 100 runs
+
+
+@dataclass(frozen=True)
+class LossRun:
+    """One seeded run, one entry an optimizer step from the first.
+
+    ``gradient_norms`` (before clipping) and ``update_norms`` cover the first few steps only. ``skipped``: indexes of
+    the steps a gradient scaler left out. ``gradient_error``: relative error of the first gradient against float32, and
+    ``gradient_error_allowed``: bfloat16's on the same batch; None where they were not measured.
+    """
+
+    losses: Sequence[float | None]
+    samples_before: Sequence[float]
+    gradient_norms: Sequence[float] = ()
+    update_norms: Sequence[float] = ()
+    skipped: Sequence[int] = ()
+    finite: bool = True
+    gradient_error: float | None = None
+    gradient_error_allowed: float | None = None
+
+    @property
+    def steps(self) -> int:
+        return min(len(self.losses), len(self.samples_before))
+
+    def first_non_finite(self) -> int | None:
+        """Step of the first loss that is NaN or infinite; 0 if the run is only marked so, None if all is well."""
+        for step, loss in enumerate(self.losses):
+            if loss is not None and not math.isfinite(loss):
+                return step
+        return None if self.finite else 0
+
+
+def loss_run(record: Record) -> LossRun:
+    """What the loss comparison needs of a record. ``notes`` may hold gradient_error and gradient_error_allowed
+    (float16)."""
+    return LossRun(
+        losses=record.losses,
+        samples_before=record.samples_before,
+        gradient_norms=record.gradient_norms,
+        update_norms=record.update_norms,
+        skipped=record.skipped,
+        finite=all(loss is None or math.isfinite(loss) for loss in record.losses),
+        gradient_error=record.notes.get("gradient_error"),
+        gradient_error_allowed=record.notes.get("gradient_error_allowed"),
+    )
+
+
+def metric_run(record: Record, name: str) -> LossRun:
+    """A metric the job reported, as a run that is compared like a loss; spread evenly over the samples of the
+    record."""
+    values = record.metrics.get(name, ())
+    last = record.samples_before[-1] if record.samples_before else 0.0
+    positions = tuple(last * (i + 1) / len(values) for i in range(len(values)))
+    return LossRun(values, positions, finite=all(math.isfinite(v) for v in values))
+
+
+def same_steps(a: LossRun, b: LossRun) -> bool:
+    """Whether both runs had consumed the same samples before each of their common steps."""
+    pairs = zip(a.samples_before, b.samples_before, strict=False)
+    return all(math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-9) for x, y in pairs)
+
+
+def first_bits_differ(a: LossRun, b: LossRun) -> int | None:
+    """First step where loss, samples or gradient norm of two runs are not the same bits; None if there is none."""
+    columns = ((a.losses, b.losses), (a.samples_before, b.samples_before), (a.gradient_norms, b.gradient_norms))
+    different = [
+        next((i for i, (x, y) in enumerate(zip(left, right, strict=False)) if x != y), None) for left, right in columns
+    ]
+    return min((i for i in different if i is not None), default=None)
+
+
+def known(run: LossRun) -> tuple[list[float], list[float]]:
+    """(samples before, loss) of the steps whose loss is a number."""
+    pairs = [(s, x) for s, x in zip(run.samples_before, run.losses, strict=False) if x is not None]
+    return [s for s, _ in pairs], [x for _, x in pairs]
+
+
+def step_bins(steps: int, bins: int) -> list[range]:
+    """``bins`` stretches of nearly equal length that cover ``steps`` steps."""
+    edges = [round(i * steps / bins) for i in range(bins + 1)]
+    return [range(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+
+
+def bin_means(run: LossRun, steps: int, bins: int) -> list[float]:
+    """Mean loss over each bin of the first ``steps`` steps; NaN where a bin holds no loss."""
+    means = []
+    for stretch in step_bins(steps, bins):
+        values = [x for i in stretch if (x := run.losses[i]) is not None]
+        means.append(fmean(values) if values else math.nan)
+    return means
+
+
+def sample_bins(runs: Iterable[LossRun], bins: int) -> list[float] | None:
+    """Edges, in samples, of ``bins`` equal bins over what all ``runs`` cover; None if they share nothing."""
+    spans = [(s[0], s[-1]) for s in (known(run)[0] for run in runs) if s]
+    low, high = max((a for a, _ in spans), default=0.0), min((b for _, b in spans), default=0.0)
+    return [low + (high - low) * i / bins for i in range(bins + 1)] if high > low else None
+
+
+def bin_integrals(run: LossRun, edges: Sequence[float]) -> list[float]:
+    """Mean over each bin of the loss drawn as straight lines between steps. ``edges`` lie within the run."""
+    samples, losses = known(run)
+    knots = zip(samples, samples[1:], losses, losses[1:], strict=False)
+    areas = [0.0, *accumulate((b - a) * (x + y) / 2 for a, b, x, y in knots)]
+
+    def area_until(position: float) -> float:
+        i = min(max(bisect_right(samples, position) - 1, 0), len(samples) - 2)
+        width = samples[i + 1] - samples[i]
+        part = position - samples[i]
+        slope = (losses[i + 1] - losses[i]) / width if width > 0 else 0.0
+        return areas[i] + part * (losses[i] + slope * part / 2)
+
+    return [(area_until(b) - area_until(a)) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+
+
+def curve(runs: Iterable[LossRun], points: int = CURVE_POINTS) -> dict[int, float]:
+    """Samples consumed -> mean loss over ``runs``, at most ``points`` bins. Step numbers stand in where samples were
+    not counted."""
+    runs = [run for run in runs if run.steps]
+    steps = min((run.steps for run in runs), default=0)
+    result: dict[int, float] = {}
+    for stretch in step_bins(steps, max(min(points, steps), 1)) if steps else []:
+        values = [x for run in runs for i in stretch if (x := run.losses[i]) is not None and math.isfinite(x)]
+        if not values:
+            continue
+        counted = runs[0].samples_before[steps - 1] > 0
+        position = fmean(runs[0].samples_before[i] for i in stretch) if counted else fmean(stretch)
+        result[round(position)] = fmean(values)
+    return result
+
+
+@dataclass(frozen=True)
+class Movement:
+    """How far the baseline's loss goes over the window."""
+
+    progress: float  # highest minus lowest bin mean, in the loss's unit
+    level: float  # largest bin mean, without its sign
+    noise: float  # standard error of one bin mean
+
+    def why_not(self, smallest_visible: float) -> str | None:
+        """Why this loss can prove nothing, or None. ``smallest_visible``: a run that does not learn must differ by more
+        than this."""
+        if self.progress <= 1e-9 * self.level or self.progress == 0:
+            return f"the job's own loss stays at {self.level:.4g}: it cannot show whether anything changed"
+        if self.progress < MOVING_ERRORS * self.noise:
+            return (
+                f"the job's own loss does not move beyond its noise (by {self.progress:.3g}, noise of a mean "
+                f"{self.noise:.2g}): "
+                "it cannot show whether anything changed. More steps (convergence.steps) may"
+            )
+        if self.progress <= smallest_visible:
+            return (
+                f"the job's own loss moves by only {self.progress:.3g} from {self.level:.4g}, so a model that "
+                "learns nothing would pass. "
+                "More steps (convergence.steps) or a smaller tolerance (convergence.tolerance) may help"
+            )
+        return None
+
+
+def movement(runs: Mapping[int, LossRun], steps: int) -> Movement:
+    """How the loss of baseline ``runs`` moves over the first ``steps`` steps; noise from the scatter about each half
+    bin's mean."""
+    per_run = [bin_means(run, steps, MOVING_BINS) for run in runs.values()]
+    means = [fmean(column) for column in zip(*per_run, strict=False) if not any(map(math.isnan, column))]
+    if not means:
+        return Movement(0.0, 0.0, 0.0)
+    scatter = []
+    for run in runs.values():
+        for stretch in step_bins(
+            steps, 2 * MOVING_BINS
+        ):  # half bins, so that the fall of the loss itself is not taken for noise
+            values = [x for i in stretch if (x := run.losses[i]) is not None]
+            if len(values) > 1:
+                scatter.append(variance(values))
+    per_bin = max(steps / MOVING_BINS * len(runs), 1)
+    noise = math.sqrt(fmean(scatter) / per_bin) if scatter else 0.0
+    return Movement(max(means) - min(means), max(abs(m) for m in means), noise)

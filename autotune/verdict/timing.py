@@ -1,0 +1,212 @@
+"""From the iterations of a window to one cost: seconds per sample.
+
+    │ warm-up │ iterations that count ───────────────┤ epoch end ├──────────────│
+    0         warm_up_end                             turnovers_s, kept apart
+
+The estimator is the mean of the iteration times with everything above 10 times the median pulled down to it.
+The mean is what a user pays; median and minimum forgive a configuration that stalls now and then (about 9 % bias
+in its favour with a stall every tenth iteration), and the plain mean is at the mercy of one long stall of the machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean, median
+
+from autotune.results import Anatomy
+from autotune_trials.protocol import PHASES, Window
+
+WINSOR_FACTOR = (
+    10.0  # stalls up to here are the configuration's own and count in full; a longer one is pulled down to it
+)
+WARM_UP_MINIMUM = 10  # allocator, autotuning and prefetch queues need at least this many iterations
+WARM_UP_BLOCK = 8
+STEADY_TOLERANCE = 0.015  # a block median this near to the steady zone's belongs to it, however quiet the times are
+STEADY_DEVIATIONS = 2.5  # ... or within this many deviations / sqrt(block): 2 standard errors of a median of 8
+MAD_TO_SD = 1.4826  # of a normal distribution; without it one steady block in six would be taken for warm-up
+
+# Foreign load: on two cores a quarter of a core moves the time of a job that uses both by about an eighth, which is
+# more than any difference the verdict has to resolve; tuner and agent themselves stay below a twentieth.
+FOREIGN_CORES = 0.25
+# Pressure (PSI "some") is also made by the job itself, by more runnable threads than cores, so only its rise over calm
+# windows of the same configuration means something. Calm windows of one configuration differ by less than a tenth.
+PRESSURE_RISE = 0.25
+PRESSURE_WITH_FOREIGN_LOAD = 0.5  # without calm windows: only if it is high and something else demonstrably ran
+SOME_FOREIGN_CORES = 0.1
+
+
+def winsorized_mean(times: Sequence[float], factor: float = WINSOR_FACTOR) -> float:
+    """Mean of ``times`` with values above ``factor`` × median pulled down to it; same unit as ``times``.
+
+    Raises:
+        ValueError: no times.
+    """
+    if not times:
+        raise ValueError("a window without iterations has no mean")
+    limit = factor * median(times)
+    return fmean(min(t, limit) for t in times) if limit > 0 else fmean(times)
+
+
+def warm_up_end(times: Sequence[float], *, minimum: int = WARM_UP_MINIMUM, block: int = WARM_UP_BLOCK) -> int:
+    """Index of the first iteration that counts.
+
+    The steady zone starts as the last quarter (at least two blocks) and grows backwards by blocks while a block's
+    median stays within max(1.5 %, 2.5 deviations / sqrt(block)) of the zone's. One stray block is a burst and is taken
+    along; two in a row, or one at the very start, are warm-up. At least ``minimum`` iterations are dropped, but never
+    more than half of a window that is too short to judge (``minimum`` + two blocks).
+    """
+    n = len(times)
+    if n < minimum + 2 * block:
+        return min(minimum, n // 2)
+    start = n - max(2 * block, (n - minimum) // 4 // block * block)
+    pending = 0  # stray blocks that are taken along only if a steady one stands before them
+    while start - (pending + 1) * block >= minimum:
+        zone = times[start:]
+        centre = median(zone)
+        deviation = MAD_TO_SD * median(abs(t - centre) for t in zone)
+        tolerance = max(STEADY_TOLERANCE * centre, STEADY_DEVIATIONS * deviation / math.sqrt(block))
+        end = start - pending * block
+        if abs(median(times[end - block : end]) - centre) <= tolerance:
+            start, pending = end - block, 0
+        elif pending:
+            return start
+        else:
+            pending = 1
+    return start
+
+
+def drop_start(window: Window, n: int) -> Window:
+    """``window`` without its first ``n`` iterations (at most all but one).
+
+    Phases are exact where the window holds them per iteration. Otherwise the data phase follows ``data_s``, which is
+    known per iteration, and the other phases shrink by the share of the remaining time that is kept. Epoch ends are few
+    and are averaged, so they are all kept.
+    """
+    n = max(0, min(n, len(window.times_s) - 1))
+    if n == 0:
+        return window
+    each = {name: values[n:] for name, values in window.phase_times_s.items()}
+    return replace(
+        window,
+        times_s=window.times_s[n:],
+        samples=window.samples[n:],
+        data_s=window.data_s[n:],
+        phase_times_s=each,
+        phases_s={name: math.fsum(values) for name, values in each.items()} if each else _scaled_phases(window, n),
+    )
+
+
+def _scaled_phases(window: Window, n: int) -> dict[str, float]:
+    total, kept = math.fsum(window.times_s), math.fsum(window.times_s[n:])
+    data, data_kept = math.fsum(window.data_s), math.fsum(window.data_s[n:])
+    rest_share = (kept - data_kept) / (total - data) if total > data else 0.0
+    data_share = data_kept / data if data > 0 else (rest_share if not window.data_s else 0.0)
+    return {name: value * (data_share if name == "data" else rest_share) for name, value in window.phases_s.items()}
+
+
+def mean_samples(window: Window) -> float:
+    """Samples an iteration; 1 where no batch could be counted, so that costs are seconds an iteration."""
+    mean = fmean(window.samples) if window.samples else 0.0
+    return mean if mean > 0 else 1.0
+
+
+def mean_turnover_s(*windows: Window) -> float | None:
+    """Mean time lost at an epoch's end over ``windows`` of one configuration; None if none of them held one."""
+    turnovers = [t for window in windows for t in window.turnovers_s]
+    return fmean(turnovers) if turnovers else None
+
+
+def cost_per_sample(window: Window, *, turnover_s: float | None = None) -> float:
+    """Seconds per sample, epoch ends included.
+
+        winsorized mean iteration / mean samples  +  mean turnover / samples an epoch
+
+    Args:
+        window: steady iterations.
+        turnover_s: mean time lost at an epoch's end, when it is known better than from this window alone: a short
+            window may hold none. Turnovers are not winsorized: restarting workers is a cost that always comes.
+    """
+    samples = mean_samples(window)
+    cost = winsorized_mean(window.times_s) / samples
+    turnover = mean_turnover_s(window) if turnover_s is None else turnover_s
+    if turnover and window.epoch_iterations:
+        cost += turnover / (window.epoch_iterations * samples)
+    return cost
+
+
+def cost_without_data(window: Window) -> float:
+    """Seconds per sample if batches were always ready: iteration times less the waiting, no epoch ends."""
+    if len(window.data_s) == len(window.times_s):
+        busy = [max(t - d, 0.0) for t, d in zip(window.times_s, window.data_s, strict=True)]
+    else:
+        wait = window.phases_s.get("data", 0.0) / max(len(window.times_s), 1)
+        busy = [max(t - wait, 0.0) for t in window.times_s]
+    return winsorized_mean(busy) / mean_samples(window)
+
+
+def start_up_excess(window: Window, start: int) -> float:
+    """Seconds that the first ``start`` iterations took more than as many steady ones: compiling, searching kernels,
+    starting workers."""
+    steady = winsorized_mean(window.times_s[start:] or window.times_s)
+    return max(math.fsum(window.times_s[:start]) - start * steady, 0.0)
+
+
+def anatomy(window: Window, left_out: int) -> Anatomy:
+    """Where the time of one iteration of ``window`` goes. ``left_out``: iterations dropped before it, for the
+    reader."""
+    times = window.times_s
+    count = len(times)
+    reader = fmean(window.data_s) if window.data_s else window.phases_s.get("data", 0.0) / count
+    batch = fmean(times)
+    iteration = winsorized_mean(times)
+    phases = {name: window.phases_s[name] / count for name in PHASES if name in window.phases_s}
+    return Anatomy(
+        phases_s=phases,
+        iteration_s=iteration,
+        median_s=median(times),
+        min_s=min(times),
+        max_s=max(times),
+        samples_per_s=1.0 / cost_per_sample(window),
+        reader_cost_s=reader,
+        batch_cost_s=batch,
+        reader_ratio=reader / batch if batch > 0 else 0.0,
+        iterations=count,
+        left_out=left_out,
+        turnover_s=mean_turnover_s(window) or 0.0,
+        peak_memory_gib=window.peak_memory_gib,
+    )
+
+
+def disturbed(
+    window: Window,
+    calm: Sequence[Window] = (),
+    *,
+    foreign_cores: float = FOREIGN_CORES,
+    pressure_rise: float = PRESSURE_RISE,
+) -> str | None:
+    """What else ran during ``window`` and spoils it, or None.
+
+    Args:
+        window: the one in question.
+        calm: other windows of the *same configuration*. Steady load is in all of them and cancels in a paired
+            comparison:
+            only what exceeds their median counts.
+        foreign_cores: rise in CPU use outside the session, in cores, that disturbs.
+        pressure_rise: rise of CPU pressure, 0..1, that disturbs.
+    """
+    usual_load = median(w.foreign_load for w in calm) if calm else 0.0
+    if window.foreign_load - usual_load > foreign_cores:
+        usual = f" (usually {usual_load:.2f})" if calm else ""
+        return f"other processes used {window.foreign_load:.2f} cores{usual}"
+    if calm:
+        usual_pressure = median(w.cpu_pressure for w in calm)
+        if window.cpu_pressure - usual_pressure > pressure_rise:
+            return f"tasks waited for a CPU {window.cpu_pressure:.0%} of the time (usually {usual_pressure:.0%})"
+    elif window.cpu_pressure > PRESSURE_WITH_FOREIGN_LOAD and window.foreign_load > SOME_FOREIGN_CORES:
+        return (
+            f"tasks waited for a CPU {window.cpu_pressure:.0%} of the time, "
+            f"with {window.foreign_load:.2f} cores in use by others"
+        )
+    return None

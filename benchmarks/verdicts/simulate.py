@@ -1,0 +1,300 @@
+"""Scores the "faster" rule on simulated machines whose truth is known, and prints the table.
+
+    python benchmarks/verdicts/simulate.py                    about a minute; writes simulated.md beside this file
+    python benchmarks/verdicts/simulate.py --runs 40 --dry    a quick look on other seeds; writes nothing
+
+A machine has a clock. A window of a job takes place on it: iterations scatter, one in fifty stalls, a fresh process
+has its own luck and a slow start, and the machine slows everything that happens at a moment by the same factor. The
+rule sees only what it sees in life: the iteration times, and on one of the bursty machines the load of other processes.
+
+    quiet           no other load; windows differ by about 2 %
+    drifting        speed wanders by ± 5 % over minutes, with a trend of up to 10 % in half an hour
+    bursty, seen    other load for about 8 s every 88 s slows by 1.2 to 2; it shows as CPU use of other processes
+    bursty, unseen  the same, but nothing shows (a neighbour on the same host)
+    very noisy      unseen bursts of 15 s every 55 s, and stalls of 5 iterations: windows differ by 20 % and more
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces")]
+
+from autotune.results import Interval  # noqa: E402
+from autotune.verdict.speedup import LOOKS, SpeedDecision, choose, decide, live_log_ratio  # noqa: E402
+from autotune.verdict.timing import cost_per_sample, disturbed, drop_start, warm_up_end  # noqa: E402
+from autotune_trials.protocol import Window  # noqa: E402
+
+MACHINES = ("quiet", "drifting", "bursty, seen", "bursty, unseen", "very noisy")
+RATIOS = (1.00, 1.03, 1.15, 0.90)  # planted speed-ups
+SCORED_SEED, DRY_SEED = 20_260, 7  # the scored seeds were run once, after the rule was frozen
+
+ITERATION_S, BATCH = 0.05, 32
+FRESH_S, LIVE_ITERATIONS, WARM_UP, START_UP_S = 4.5, 14, 20, 5.0
+ITERATION_NOISE, PROCESS_NOISE = 0.05, 0.01
+STALLS, STALL_FACTOR, LONG_STALL_FACTOR = 0.02, 2.0, 5.0
+BURSTS_S, LONG_BURSTS_S = (80.0, 8.0), (40.0, 15.0)  # mean gap, mean length
+HORIZON_S = 20_000.0
+
+CONFIGURATIONS, FINALISTS, CONFIRMATIONS, MINIMUM_GAIN = 10, 2, 3, 0.02
+
+NOTES = """
+## What misses its bar
+
+- *Choice on bursty, unseen* (bar: 95 %): one pair in four is hit by a burst, more than the 20 % that are trimmed, and
+  with a third of alpha the interval then often stays too wide. The baseline is kept, and the result says why.
+- *Very noisy*: over-claims at 1.15 and choice. Only the luckier measurements get past an interval that wide. False
+  adoption keeps its bar there too.
+- *Coverage above 99 %* in a few cells: the level is split over looks and confirmations without regard to how they
+  depend on each other, so intervals are rather too wide than too narrow.
+
+## What was tried
+
+On other seeds, 400 runs a cell, before the scored run. Over-claims are the 95th percentile at a planted 1.5.
+
+| variant | pairs at 1.15, quiet | adopted at 1.00, quiet | over-claim, bursty unseen | over-claim, very noisy | taken |
+|---|---|---|---|---|---|
+| 20 % trimmed at every look | 5.4 | 2.5 % | 3.8 % | 15.3 % | yes |
+| no trimming at 5 pairs | 5.0 | 2.0 % | 13.2 % | 25.9 % | no |
+
+In a first version of the machines all had stalls of five iterations, and the bursty ones the long bursts that only
+*very noisy* has now: windows of the quiet one differed by 6 %, which is not quiet. The rule was not changed with it.
+
+Not simulated: the DataLoader's queue after a stall (the agent drains it), and clock or thermal limits.
+"""
+
+
+class Machine:
+    """One simulated machine with its clock."""
+
+    def __init__(self, kind: str, seed: Sequence[int]) -> None:
+        self.kind, self.rng, self.now_s = kind, np.random.default_rng(seed), 0.0
+        rng = self.rng
+        if kind == "drifting":
+            grid = np.arange(0.0, HORIZON_S, 5.0)
+            wave = 0.05 * np.sin(2 * np.pi * (grid / rng.uniform(120, 900) + rng.random()))
+            trend = rng.uniform(-0.1, 0.1) * grid / 1800
+            self._grid, self._log_slow = grid, wave + trend + np.cumsum(rng.normal(0, 0.002, len(grid)))
+        elif kind != "quiet":
+            gap_s, length_s = LONG_BURSTS_S if kind == "very noisy" else BURSTS_S
+            gaps, lengths = rng.exponential(gap_s, 800), rng.exponential(length_s, 800)
+            self._starts = np.cumsum(gaps + lengths) - lengths
+            self._ends, self._factors = self._starts + lengths, rng.uniform(1.2, 2.0, 800)
+
+    def slowness(self, at_s: np.ndarray) -> np.ndarray:
+        if self.kind == "drifting":
+            return np.exp(np.interp(at_s, self._grid, self._log_slow))
+        if self.kind != "quiet":
+            i = np.maximum(np.searchsorted(self._starts, at_s, side="right") - 1, 0)
+            return np.where((at_s >= self._starts[i]) & (at_s < self._ends[i]), self._factors[i], 1.0)
+        return np.ones_like(at_s)
+
+    def window(self, speed: float, *, iterations: int, warm_up: int, luck: float) -> Window:
+        """``iterations`` of a job that is ``speed`` times as fast as the baseline, after ``warm_up`` slower ones."""
+        rng, n = self.rng, iterations + warm_up
+        own = ITERATION_S / speed * luck * rng.lognormal(0, ITERATION_NOISE, n)
+        own = own * np.where(
+            rng.random(n) < STALLS, LONG_STALL_FACTOR if self.kind == "very noisy" else STALL_FACTOR, 1.0
+        )
+        own[:warm_up] *= 1 + 1.5 * np.exp(-np.arange(warm_up) / 5)
+        times = own * self.slowness(self.now_s + np.cumsum(own))
+        busy = (
+            float((self.slowness(self.now_s + np.cumsum(times)) > 1.1).mean()) if self.kind == "bursty, seen" else 0.0
+        )
+        self.now_s += float(times.sum())
+        return Window(tuple(times.tolist()), (float(BATCH),) * n, {}, foreign_load=busy)
+
+    def fresh(self, speed: float) -> float:
+        """Cost of a fresh process; measured once more if other load is seen, as the confirm stage does."""
+        for _ in range(2):
+            self.now_s += START_UP_S
+            luck = self.rng.lognormal(0, PROCESS_NOISE)
+            window = self.window(speed, iterations=round(FRESH_S * speed / ITERATION_S), warm_up=WARM_UP, luck=luck)
+            if disturbed(window) is None:
+                break
+        return cost_per_sample(drop_start(window, warm_up_end(window.times_s)))
+
+    def live(self, speed: float, luck: float) -> float:
+        for _ in range(3):
+            window = self.window(speed, iterations=LIVE_ITERATIONS, warm_up=0, luck=luck)
+            if disturbed(window) is None:
+                break
+        return cost_per_sample(window)
+
+
+def confirm(machine: Machine, speed: float, finalists: int = 1) -> SpeedDecision:
+    """Pairs of fresh processes in alternating direction until the rule decides."""
+    ratios: list[float] = []
+    for look, pairs in enumerate(LOOKS):
+        for i in range(len(ratios), pairs):
+            if i % 2 == 0:
+                baseline, candidate = machine.fresh(1.0), machine.fresh(speed)
+            else:
+                candidate, baseline = machine.fresh(speed), machine.fresh(1.0)
+            ratios.append(math.log(baseline / candidate))
+        decision = decide(ratios, look=look, finalists=finalists)
+        if decision.state != "continue":
+            return decision
+    raise AssertionError("the last look decides")
+
+
+@dataclass(frozen=True)
+class Study:
+    chosen: int | None  # configuration, None: the baseline is kept
+    interval: Interval
+    naive: int  # what the fastest single window would have chosen
+    naive_claim: float
+
+
+def study(machine: Machine, speeds: Sequence[float]) -> Study:
+    """A search by live ABBA blocks, then confirmation of the finalists: the whole way from candidates to a claim."""
+    ratios, singles = [], []
+    baseline_luck = machine.rng.lognormal(
+        0, PROCESS_NOISE
+    )  # one process: each configuration has one draw of luck in it
+    first = machine.live(1.0, baseline_luck)
+    for speed in speeds:
+        luck = machine.rng.lognormal(0, PROCESS_NOISE)
+        order = [(label, speed if label == "C" else 1.0) for label in "BCCB"]
+        blocks = [(label, machine.live(s, luck if label == "C" else baseline_luck)) for label, s in order]
+        ratios.append(live_log_ratio(blocks).estimate)
+        singles.append(first / blocks[1][1])
+    ahead = sorted((i for i, r in enumerate(ratios) if r < -math.log1p(MINIMUM_GAIN)), key=lambda i: ratios[i])
+    found = [(i, confirm(machine, speeds[i], CONFIRMATIONS)) for i in ahead[:FINALISTS]]
+    adopted = [(i, d.interval) for i, d in found if d.state == "adopt"]
+    naive = max(range(len(speeds)), key=lambda i: singles[i])
+    if not adopted:
+        return Study(None, Interval(1.0, 1.0, 1.0), naive, singles[naive])
+    taken = choose([interval.estimate for _, interval in adopted], [1] * len(adopted))
+    return Study(*adopted[taken], naive, singles[naive])
+
+
+def single_rows(base: int, runs: int) -> list[str]:
+    rows = []
+    for m, kind in enumerate(MACHINES):
+        for r, ratio in enumerate(RATIOS):
+            found = [confirm(Machine(kind, (base, 1, m, r, i)), ratio) for i in range(runs)]
+            adopted = [d.interval.estimate / ratio - 1 for d in found if d.state == "adopt"]
+            covered = np.mean([d.interval.low <= ratio <= d.interval.high for d in found])
+            noisy = np.mean([d.too_noisy for d in found])
+            claims = f"{np.mean(adopted):+.1%} | {np.quantile(adopted, 0.95):+.1%}" if len(adopted) >= 20 else "– | –"
+            rows.append(
+                f"| {kind} | {ratio:.2f} | {len(adopted)} of {runs} ({len(adopted) / runs:.1%}) | {claims} | "
+                f"{covered:.1%} | {noisy:.1%} |"
+            )
+            print(rows[-1], file=sys.stderr, flush=True)
+    return rows
+
+
+def study_rows(base: int, runs: int) -> tuple[list[str], list[str]]:
+    equal, clear = [], []
+    for m, kind in enumerate(MACHINES):
+        found = [study(Machine(kind, (base, 2, m, i)), [1.0] * CONFIGURATIONS) for i in range(runs)]
+        false = sum(s.chosen is not None for s in found)
+        naive = [s.naive_claim - 1 for s in found]
+        naive_false = np.mean([c > MINIMUM_GAIN for c in naive])
+        equal.append(f"| {kind} | {false} of {runs} ({false / runs:.1%}) | {naive_false:.1%} | {np.mean(naive):+.1%} |")
+        print(equal[-1], file=sys.stderr, flush=True)
+        right, claims, kept, covered = 0, [], 0, 0
+        for i in range(runs):
+            machine = Machine(kind, (base, 3, m, i))
+            speeds = machine.rng.uniform(0.8, 1.05, CONFIGURATIONS)
+            best = int(machine.rng.integers(CONFIGURATIONS))
+            speeds[best] = 1.15 * max(speeds.max(), 1.0)
+            got = study(machine, speeds)
+            kept += got.chosen is None
+            if got.chosen is not None:
+                right += speeds[got.chosen] >= 0.98 * speeds[best]
+                claims.append(got.interval.estimate / speeds[got.chosen] - 1)
+                covered += got.interval.low <= speeds[got.chosen] <= got.interval.high
+        over = f"{np.mean(claims):+.1%} | {np.quantile(claims, 0.95):+.1%}" if claims else "– | –"
+        clear.append(
+            f"| {kind} | {right} of {runs} ({right / runs:.1%}) | {kept / runs:.1%} | {over} | "
+            f"{covered / max(len(claims), 1):.1%} |"
+        )
+        print(clear[-1], file=sys.stderr, flush=True)
+    return equal, clear
+
+
+def stall_bias(base: int, runs: int) -> str:
+    """A configuration that stalls in one iteration of ten against one of the same mean that does not."""
+    rng = np.random.default_rng((base, 4))
+    mean, middle = [], []
+    for _ in range(runs):
+        smooth = rng.lognormal(0, ITERATION_NOISE, 90)
+        stalling = rng.lognormal(0, ITERATION_NOISE, 90) * np.where(np.arange(90) % 10 == 0, 2.0, 1.0) / 1.1
+        window = [Window(tuple(x.tolist()), (1.0,) * 90, {}) for x in (smooth, stalling)]
+        mean.append(math.log(cost_per_sample(window[0]) / cost_per_sample(window[1])))
+        middle.append(math.log(np.median(smooth) / np.median(stalling)))
+    return f"bias {np.mean(mean):+.2%} with the winsorized mean (with the median it would be {np.mean(middle):+.1%})"
+
+
+def report(base: int, runs: int, scored: bool) -> str:
+    single = single_rows(base, runs)
+    equal, clear = study_rows(base, max(runs // 2, 1))
+    table = "\n"
+    dry = "" if scored else " (a dry run on other seeds)"
+    looks = ", ".join(map(str, LOOKS))
+    return f"""# The "faster" rule on simulated machines
+
+Made by `python benchmarks/verdicts/simulate.py`{dry}. The rule is the one in `autotune/verdict/`, called as the stages
+call it; it was frozen before these seeds were run. The machines are described at the top of the script. Their noise is
+invented: the figures show that the rule does what it says under such noise, not how noisy your machine is. *Very noisy*
+is there to show what happens beyond what the rule was made for.
+
+## One candidate, confirmed in fresh processes
+
+Looks at {looks} pairs. Bars: adopted at 1.00 and at 0.90 at most 5 %; over-claim of what is adopted at most 1.5 % in
+the mean and 10 % at the 95th percentile (given where at least 20 are adopted); coverage of the reported interval 93 to
+99 %. A gain of 1.03 is near the least that is worth a change (2 %): the noisier the machine, the more often the
+baseline stays.
+
+| machine | planted | adopted | over-claim, mean | p95 | covered | too noisy to tell |
+|---|---|---|---|---|---|---|
+{table.join(single)}
+
+## Search and confirmation, {CONFIGURATIONS} configurations
+
+All equal: how often anything is adopted (bar: 5 %), and what taking the fastest single window would have done.
+
+| machine | adopted | taking the fastest window: "gain" above 2 % | its mean claim |
+|---|---|---|---|
+{table.join(equal)}
+
+One clear winner, 15 % ahead of the rest: how often what is adopted is within 2 % of the best (bar: 95 %). Each
+confirmation has a third of alpha, as in the confirm stage, which tries up to three configurations.
+
+| machine | within 2 % of the best | baseline kept | over-claim, mean | p95 | covered |
+|---|---|---|---|---|---|
+{table.join(clear)}
+
+## Stalls
+
+A configuration that stalls every tenth iteration against one of equal mean that does not (bar: 1 %):
+{stall_bias(base, runs)}.
+{NOTES}"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--runs", type=int, default=400, help="runs a cell; studies take half as many")
+    parser.add_argument("--dry", action="store_true", help="other seeds than the scored ones, write nothing")
+    args = parser.parse_args()
+    os.nice(5)
+    text = report(DRY_SEED if args.dry else SCORED_SEED, args.runs, not args.dry)
+    print(text)
+    if not args.dry:
+        (Path(__file__).parent / "simulated.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""Faster or not: intervals that cover, no false win, no over-claim, and words when the machine is too noisy."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from autotune.verdict.speedup import (
+    LOOKS,
+    choose,
+    decide,
+    live_log_ratio,
+    noise_of,
+    required_blocks,
+    trimmed_t_interval,
+)
+
+ABBA = "BCCBBCCB"
+
+
+def blocks(order: str, ratio: float, drift: float = 0.0, noise: float = 0.0, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    return [
+        (label, 0.01 * (ratio if label == "C" else 1.0) * math.exp(drift * i + noise * rng.normal()))
+        for i, label in enumerate(order)
+    ]
+
+
+@pytest.mark.parametrize("order", ["BCCB", ABBA, ABBA * 2, "BCCBBC", "CBBCCBBC"])
+def test_linear_drift_cancels_exactly(order):
+    assert live_log_ratio(blocks(order, 0.8, drift=0.05)).estimate == pytest.approx(math.log(0.8))
+
+
+def test_each_block_is_in_one_pair():
+    found = live_log_ratio(blocks(ABBA, 0.8))
+    assert found.pairs == 4
+    assert found.standard_error == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_standard_error_of_live_pairs_is_that_of_the_estimate():
+    found = [live_log_ratio(blocks(ABBA * 2, 0.9, noise=0.03, drift=0.01, seed=s)) for s in range(600)]
+    true_error = np.std([f.estimate for f in found])
+    assert np.sqrt(np.mean([f.standard_error**2 for f in found])) == pytest.approx(true_error, rel=0.1)
+    assert true_error == pytest.approx(0.03 * math.sqrt(2 / 8), rel=0.1)
+
+
+def test_a_single_pair_has_an_error_only_if_the_noise_is_known():
+    assert live_log_ratio(blocks("BC", 0.9)).standard_error == math.inf
+    assert live_log_ratio(blocks("BC", 0.9), noise=0.02).standard_error == pytest.approx(0.02 * math.sqrt(2))
+
+
+def test_known_noise_steadies_two_pairs_that_agree_by_chance():
+    assert live_log_ratio(blocks("BCCB", 0.9), noise=0.02).standard_error > 0.01
+
+
+@pytest.mark.parametrize("bad", [[], [("B", 1.0)], [("B", 1.0), ("B", 1.0)]])
+def test_nothing_to_pair_is_an_error(bad):
+    with pytest.raises(ValueError, match="beside"):
+        live_log_ratio(bad)
+
+
+@pytest.mark.parametrize("cost", [0.0, -1.0, math.nan, math.inf])
+def test_a_cost_that_is_none_is_an_error(cost):
+    with pytest.raises(ValueError, match="positive"):
+        live_log_ratio([("B", 1.0), ("C", cost)])
+
+
+def test_live_ratios_do_not_depend_on_the_unit_of_time():
+    seconds = blocks(ABBA, 0.9, noise=0.05)
+    micro = [(label, 1e6 * c) for label, c in seconds]
+    assert live_log_ratio(seconds).estimate == pytest.approx(live_log_ratio(micro).estimate)
+    assert noise_of([c for _, c in seconds]) == pytest.approx(noise_of([c for _, c in micro]))
+
+
+def test_noise_is_what_remains_when_drift_is_removed():
+    rng = np.random.default_rng(0)
+    found = [noise_of(np.exp(0.1 * np.arange(8) + rng.normal(0, 0.02, 8))) ** 2 for _ in range(500)]
+    assert math.sqrt(np.mean(found)) == pytest.approx(0.02, rel=0.08)
+    assert noise_of([2.0, 2.0, 2.0]) == 0.0
+    with pytest.raises(ValueError, match="two blocks"):
+        noise_of([1.0])
+
+
+def test_the_interval_is_the_one_scipy_gives_for_the_trimmed_t_test():
+    values = np.random.default_rng(1).standard_t(3, 12)
+    estimate, low, high = trimmed_t_interval(list(values), 0.05)
+    assert estimate == pytest.approx(stats.trim_mean(values, 0.2))
+    # the p value of Yuen's two-sample test against a constant far more certain than the values is the one-sample one
+    for edge in (low, high):
+        p = stats.ttest_ind(
+            values, np.full(10**6, edge) + 1e-9 * np.sin(np.arange(10**6)), equal_var=False, trim=0.2
+        ).pvalue
+        assert p == pytest.approx(0.05, rel=0.01)
+
+
+def test_below_five_values_it_is_the_plain_t_interval():
+    values = [0.1, 0.2, 0.4]
+    reference = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
+    assert trimmed_t_interval(values, 0.05)[1:] == pytest.approx(reference)
+
+
+def test_degenerate_samples():
+    assert trimmed_t_interval([0.3], 0.05) == (0.3, -math.inf, math.inf)
+    assert trimmed_t_interval([0.3] * 5, 0.05) == pytest.approx((0.3, 0.3, 0.3))
+    with pytest.raises(ValueError, match="at least one"):
+        trimmed_t_interval([], 0.05)
+
+
+def test_the_interval_does_not_depend_on_order_and_turns_with_the_sign():
+    values = [0.1, -0.2, 0.05, 0.3, 0.02]
+    expected = trimmed_t_interval(values, 0.05)
+    assert all(trimmed_t_interval(p, 0.05) == pytest.approx(expected) for p in itertools.permutations(values))
+    estimate, low, high = trimmed_t_interval([-v for v in values], 0.05)
+    assert (-estimate, -high, -low) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("draw", ["normal", "bursts"])
+@pytest.mark.parametrize("n", LOOKS)
+def test_coverage_at_each_look(n, draw):
+    rng = np.random.default_rng([n, len(draw)])
+    covered = 0
+    for _ in range(1000):
+        values = rng.normal(0.1, 0.03, n)
+        if draw == "bursts":  # a burst hits either side of a pair alike
+            values += (rng.random(n) < 0.15) * rng.choice([-1, 1], n) * 0.3
+        _, low, high = trimmed_t_interval(list(values), 0.05)
+        covered += low <= 0.1 <= high
+    assert 0.93 <= covered / 1000 <= 0.99
+
+
+def confirm(draw, finalists=1):
+    """The sequence of looks as the confirm stage runs it."""
+    ratios: list[float] = []
+    for look, n in enumerate(LOOKS):
+        ratios += [draw(i) for i in range(len(ratios), n)]
+        decision = decide(ratios, look=look, finalists=finalists)
+        if decision.state != "continue":
+            return decision
+    raise AssertionError("the last look must decide")
+
+
+def noisy(rng, truth, noise=0.03, drift=0.0, bursts=0.0):
+    def draw(i):  # the direction alternates, so drift comes with alternating sign
+        burst = rng.choice([-1, 1]) * 0.4 if rng.random() < bursts else 0.0
+        return math.log(truth) + rng.normal(0, noise) + (-1) ** i * drift + burst
+
+    return draw
+
+
+@pytest.mark.parametrize("machine", [{}, {"drift": 0.05}, {"bursts": 0.2}, {"noise": 0.1}, {"noise": 0.002}])
+def test_equal_configurations_are_not_adopted(machine):
+    rng = np.random.default_rng(7)
+    adopted = sum(confirm(noisy(rng, 1.0, **machine)).state == "adopt" for _ in range(500))
+    assert adopted / 500 <= 0.05
+
+
+def test_several_equal_finalists_share_the_risk():
+    rng = np.random.default_rng(8)
+    runs = 300
+    adopted = sum(any(confirm(noisy(rng, 1.0), 3).state == "adopt" for _ in range(3)) for _ in range(runs))
+    assert adopted / runs <= 0.05
+
+
+def test_a_clear_gain_is_adopted_early_covered_and_not_over_claimed():
+    rng = np.random.default_rng(9)
+    found = [confirm(noisy(rng, 1.15)) for _ in range(400)]
+    assert np.mean([d.state == "adopt" for d in found]) > 0.95
+    claims = [d.interval.estimate / 1.15 - 1 for d in found if d.state == "adopt"]
+    assert np.mean(claims) <= 0.015
+    assert np.quantile(claims, 0.95) <= 0.10
+    assert np.mean([d.interval.low <= 1.15 <= d.interval.high for d in found]) >= 0.93
+
+
+def test_a_gain_too_small_to_be_worth_a_change_is_rejected_however_sure():
+    decision = decide([0.010, 0.011, 0.0105, 0.0102, 0.0108], look=0)
+    assert decision.state == "reject"
+    assert "no gain of 2%" in decision.reason
+
+
+def test_slower_ends_at_the_first_look():
+    decision = decide([-0.1, -0.11, -0.1, -0.12, -0.09], look=0)
+    assert decision.state == "reject"
+    assert decision.reason.startswith("slower")
+    assert decision.interval.high < 1
+
+
+def test_adoption_needs_the_whole_interval_above_no_gain():
+    assert decide([0.01, 0.2, -0.05, 0.15, 0.1], look=0).state == "continue"
+    last = decide([0.3, 0.6, -0.4, 0.5, -0.3, 0.4, 0.2, -0.1, 0.3, 0.5, -0.6, 0.1], look=2)
+    assert last.state == "reject"
+    assert last.too_noisy
+    assert "too noisy" in last.reason
+    assert last.required_blocks > 12
+    assert str(last.required_blocks) in last.reason
+
+
+def test_required_blocks_are_about_right():
+    rng = np.random.default_rng(10)
+    needed = required_blocks(list(rng.normal(0.05, 0.05, 200)), 0.02)
+    widths = [trimmed_t_interval(list(rng.normal(0.05, 0.05, needed)), 0.05) for _ in range(300)]
+    assert np.mean([(high - low) / 2 for _, low, high in widths]) == pytest.approx(0.02, rel=0.15)
+    assert required_blocks([5.0, -5.0, 3.0], 1e-6) is None
+
+
+@pytest.mark.parametrize(("ratios", "look"), [([0.1], 3), ([0.1], -1), ([math.nan], 0), ([], 0)])
+def test_bad_input_is_an_error(ratios, look):
+    with pytest.raises(ValueError):
+        decide(ratios, look=look)
+
+
+def test_one_pair_decides_nothing():
+    assert decide([2.0], look=0).state == "continue"
+
+
+def test_a_tie_goes_to_the_smaller_change():
+    assert choose([1.30, 1.31], [1, 3]) == 0
+    assert choose([1.20, 1.31], [1, 3]) == 1
+    assert choose([1.30, 1.31], [2, 2]) == 1

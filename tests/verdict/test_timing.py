@@ -1,0 +1,183 @@
+"""From iteration times to a cost: what counts, what is left out, and that the unit never matters."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autotune.verdict.timing import (
+    anatomy,
+    cost_per_sample,
+    cost_without_data,
+    disturbed,
+    drop_start,
+    mean_turnover_s,
+    start_up_excess,
+    warm_up_end,
+    winsorized_mean,
+)
+from autotune_trials.protocol import PHASES, Window
+
+
+def window(times, samples=32.0, data_share=0.25, **more) -> Window:
+    times = tuple(map(float, times))
+    data = tuple(t * data_share for t in times)
+    phases = dict.fromkeys(PHASES, 0.0)
+    phases |= {
+        "data": math.fsum(data),
+        "forward": math.fsum(times) * 0.5,
+        "other": math.fsum(times) * (0.5 - data_share),
+    }
+    return Window(times, (float(samples),) * len(times), phases, data_s=data, **more)
+
+
+def test_one_long_stall_of_the_machine_counts_ten_medians_and_no_more():
+    assert winsorized_mean([1.0] * 99 + [1000.0]) == pytest.approx((99 + 10) / 100)
+
+
+def test_a_configuration_that_stalls_now_and_then_pays_for_it():
+    times = [1.0] * 90 + [5.0] * 10  # a median or a minimum would call this 1.0
+    assert winsorized_mean(times) == pytest.approx(1.4)
+
+
+def test_bias_from_regular_loader_stalls_is_within_one_percent():
+    rng = np.random.default_rng(1)
+    biases = []
+    for _ in range(100):
+        times = rng.lognormal(0, 0.03, 200) * (1 + 6 * (rng.random(200) < 0.1))
+        biases.append(math.log(winsorized_mean(list(times)) / times.mean()))
+    assert abs(np.mean(biases)) < 0.01
+
+
+def test_no_times_is_an_error():
+    with pytest.raises(ValueError, match="without iterations"):
+        winsorized_mean([])
+
+
+def test_the_winsorized_mean_does_not_care_for_order_or_unit():
+    rng = np.random.default_rng(2)
+    times = list(rng.lognormal(0, 1.5, 50))
+    assert winsorized_mean(list(rng.permutation(times))) == pytest.approx(winsorized_mean(times))
+    assert winsorized_mean([1e3 * t for t in times]) == pytest.approx(1e3 * winsorized_mean(times))
+
+
+def test_steady_times_lose_only_the_minimum_almost_always():
+    rng = np.random.default_rng(3)
+    ends = [warm_up_end(list(rng.lognormal(0, s, 240))) for s in (0.0, 0.01, 0.1, 0.5) for _ in range(100)]
+    assert np.mean([e < 10 + 16 for e in ends]) > 0.9
+
+
+@pytest.mark.parametrize("slow", [1.05, 1.3, 3.0])
+def test_a_slow_start_is_left_out_and_little_more(slow):
+    rng = np.random.default_rng(4)
+    for _ in range(50):
+        times = np.concatenate([np.full(60, slow), np.full(180, 1.0)]) * rng.lognormal(0, 0.01, 240)
+        assert warm_up_end(list(times)) + 7 >= 60
+        assert warm_up_end(list(times)) <= 120
+
+
+def test_a_full_queue_that_looks_too_fast_is_left_out_too():
+    times = [0.6] * 40 + [1.0] * 120
+    assert 38 <= warm_up_end(times) <= 56
+
+
+def test_a_burst_in_the_middle_is_not_taken_for_warm_up():
+    times = [1.0] * 100 + [1.8] * 6 + [1.0] * 100
+    assert warm_up_end(times) < 20
+
+
+def test_a_loader_that_stalls_every_fourth_iteration_is_steady():
+    assert warm_up_end([0.1, 0.1, 0.1, 0.7] * 50) < 20
+
+
+def test_the_start_does_not_depend_on_the_unit():
+    times = list(np.random.default_rng(5).lognormal(0, 0.3, 200) + np.exp(-np.arange(200) / 10))
+    assert warm_up_end(times) == warm_up_end([1e-6 * t for t in times])
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 9, 10, 25, 26, 40])
+def test_short_windows_keep_at_least_half(n):
+    end = warm_up_end([1.0] * n)
+    assert 0 <= end <= max(n // 2, 10)
+    assert n == 0 or end < n
+
+
+def test_dropping_the_start_keeps_the_rest_as_it_was():
+    whole = window([9.0] * 10 + [1.0] * 30, turnovers_s=(0.5,), epoch_iterations=20)
+    rest = drop_start(whole, 10)
+    assert rest.times_s == (1.0,) * 30
+    assert len(rest.samples) == len(rest.data_s) == 30
+    assert math.fsum(rest.phases_s.values()) == pytest.approx(30.0)
+    assert rest.phases_s["data"] == pytest.approx(7.5)
+    assert rest.turnovers_s == (0.5,)
+
+
+def test_the_data_phase_is_exact_when_only_the_start_waited():
+    whole = replace(window([1.0] * 40), data_s=(0.9,) * 10 + (0.0,) * 30, phases_s={"data": 9.0, "forward": 31.0})
+    assert drop_start(whole, 10).phases_s == {"data": pytest.approx(0.0), "forward": pytest.approx(30.0)}
+
+
+def test_phases_are_exact_where_each_iteration_has_its_own():
+    each = {"data": (0.1,) * 40, "forward": (8.9,) * 10 + (0.4,) * 30, "optimizer": (0.5,) * 40}
+    whole = replace(window([9.5] * 10 + [1.0] * 30), phase_times_s=each)
+    rest = drop_start(whole, 10)
+    assert rest.phases_s == pytest.approx({"data": 3.0, "forward": 12.0, "optimizer": 15.0})
+    assert len(rest.phase_times_s["forward"]) == 30
+
+
+def test_dropping_nothing_or_everything():
+    whole = window([1.0, 2.0, 3.0])
+    assert drop_start(whole, 0) is whole
+    assert drop_start(whole, 99).times_s == (3.0,)
+    assert drop_start(window([]), 3).times_s == ()
+
+
+def test_cost_is_time_over_samples_with_the_epoch_ends_spread_over_the_epoch():
+    w = window([0.2] * 50, samples=10, turnovers_s=(4.0, 6.0), epoch_iterations=100)
+    assert cost_per_sample(w) == pytest.approx(0.2 / 10 + 5.0 / 1000)
+    assert cost_per_sample(w, turnover_s=1.0) == pytest.approx(0.2 / 10 + 1.0 / 1000)
+
+
+def test_epoch_ends_do_not_count_where_the_epoch_is_not_known():
+    assert cost_per_sample(window([0.2] * 50, samples=10, turnovers_s=(4.0,))) == pytest.approx(0.02)
+    assert mean_turnover_s(window([1.0]), window([1.0], turnovers_s=(2.0, 4.0))) == 3.0
+    assert mean_turnover_s(window([1.0])) is None
+
+
+def test_where_no_sample_was_counted_the_cost_is_a_step():
+    assert cost_per_sample(window([0.2] * 50, samples=0)) == pytest.approx(0.2)
+
+
+def test_the_cost_without_data_takes_the_waiting_out_of_each_iteration():
+    w = window([1.0] * 20, samples=4, data_share=0.25)
+    assert cost_without_data(w) == pytest.approx(0.75 / 4)
+    assert cost_without_data(replace(w, data_s=())) == pytest.approx(0.75 / 4)
+
+
+def test_anatomy_adds_up():
+    parts = anatomy(window([0.1] * 40, samples=8), left_out=12)
+    assert math.fsum(parts.phases_s.values()) == pytest.approx(parts.batch_cost_s) == pytest.approx(0.1)
+    assert parts.reader_ratio == pytest.approx(0.25)
+    assert parts.samples_per_s == pytest.approx(80)
+    assert (parts.iterations, parts.left_out) == (40, 12)
+
+
+def test_start_up_excess_is_what_the_start_cost_beyond_steady_iterations():
+    assert start_up_excess(window([3.0] * 5 + [1.0] * 20), 5) == pytest.approx(10.0)
+    assert start_up_excess(window([0.5] * 5 + [1.0] * 20), 5) == 0.0
+
+
+def test_load_that_is_always_there_disturbs_nothing_and_a_rise_does():
+    calm = [window([1.0] * 9, foreign_load=0.5, cpu_pressure=0.6)] * 3
+    assert disturbed(window([1.0] * 9, foreign_load=0.6, cpu_pressure=0.65), calm) is None
+    assert "other processes" in disturbed(window([1.0] * 9, foreign_load=0.9), calm)
+    assert "waited for a CPU" in disturbed(window([1.0] * 9, cpu_pressure=0.95), calm)
+
+
+def test_pressure_the_job_makes_itself_is_no_disturbance():
+    assert disturbed(window([1.0] * 9, cpu_pressure=0.9, foreign_load=0.02)) is None
+    assert disturbed(window([1.0] * 9, cpu_pressure=0.9, foreign_load=0.2)) is not None
+    assert disturbed(window([1.0] * 9, foreign_load=0.6)) is not None

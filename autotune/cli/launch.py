@@ -1,0 +1,72 @@
+"""``autotune launch tuned.yaml``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def launch(
+    tuned: Annotated[Path, typer.Argument(help="A tuned.yaml, or the run directory that holds one.", show_default=False)],
+    extra: Annotated[list[str] | None, typer.Argument(help="After --: words added to the command.", metavar="-- ARGS", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(help="What {seed} in the command stands for.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="What {trial_dir} in the command stands for. [default: out/ in the job's directory]", show_default=False)
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Run even if a knob cannot be applied here; it is then left out.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing unless something is wrong.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run, and end.")] = False,
+) -> None:
+    """Run the job with its tuned settings. Nothing is measured, and the job's code is not changed.
+
+    The job takes this process's place: its output, signals and exit code are its own.
+
+    Example: autotune launch autotune-runs/digits -- --epochs 20
+    """
+    import dataclasses
+    import os
+    import re
+    import shlex
+    import sys
+
+    from autotune.errors import InputError
+    from autotune.export.fingerprint import current, differences, obstacles
+    from autotune.export.launching import become, plan, uses_out
+    from autotune.export.load import load_tuned
+
+    config = load_tuned(tuned)
+    if match := re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", str(tuned)):
+        if int(match[1]) > 2:
+            os.set_inheritable(int(match[1]), False)  # read to its end; not the job's business
+    if uses_out(config):
+        out = (out or config.workdir / "out").absolute()
+        if not dry_run:
+            out.mkdir(parents=True, exist_ok=True)
+    job = plan(config, extra or (), base=os.environ, seed=seed, out=out, partial=dry_run or force)
+    if config.knobs:
+        now = current(config, job.env)
+        for text in differences(config, now):
+            print(f"autotune: warning: {text}; the speed-up was measured there", file=sys.stderr)
+        blocked = obstacles(config, now)
+        if blocked and not force:
+            raise InputError(
+                "; ".join(f"{name} cannot be applied here: {why}" for name, why in blocked.items()), where=str(tuned),
+                expected="a machine like the one it was tuned on",
+                remedy="tune again here, or pass --force to run without " + " and ".join(blocked),
+            )  # fmt: skip
+        if blocked:
+            for name, why in blocked.items():
+                print(f"autotune: warning: left out {name}: {why}", file=sys.stderr)
+            config = dataclasses.replace(config, knobs={n: k for n, k in config.knobs.items() if n not in blocked})
+            job = plan(config, extra or (), base=os.environ, seed=seed, out=out, partial=True)
+    settings = ", ".join(f"{name}={choice.value}" for name, choice in config.knobs.items()) or "nothing to change, the job as it is"
+    if dry_run:
+        # The command as the file has it: in the real one stand secrets.
+        shown = plan(config, extra or (), base={}, seed=seed, out=out, partial=True)
+        typer.echo(f"command   {shlex.join(shown.argv)}\nworkdir   {job.workdir}\nsettings  {settings}")
+        return
+    if not quiet:
+        print(f"autotune: {config.name}: {settings}", file=sys.stderr)
+    become(job)

@@ -1,0 +1,31 @@
+"""``autotune ui``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def ui(
+    run_dir: Annotated[Path | None, typer.Argument(help="A run directory. [default: all runs in autotune-runs/]", show_default=False)] = None,
+    uri: Annotated[str | None, typer.Option(help="An MLflow store, instead of a run's own.", show_default=False)] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000,
+) -> None:
+    """Compare trials in MLflow's web pages. They are served to this machine only; Ctrl-C ends them."""
+    import os
+    import sys
+
+    from autotune.tracking.ui import free_port, server_command, store_to_show
+
+    store = store_to_show(run_dir, uri)
+    if store.kind == "http":
+        typer.echo(f"The record is on a server that is there already: {store.shown}")
+        return
+    port = free_port(port)
+    typer.echo(f"MLflow: http://127.0.0.1:{port}  (ready in some seconds; Ctrl-C ends it)")
+    sys.stdout.flush()
+    argv, env = server_command(store, port)
+    # MLflow's server forwards signals to its own processes, so it can take this one's place.
+    os.execve(argv[0], argv, env)

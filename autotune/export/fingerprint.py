@@ -1,0 +1,154 @@
+"""Do the settings of a tuned.yaml still fit the machine they are launched on?
+
+Nothing here imports torch, which would cost every launch a second: its version is read from its files, a GPU is seen by its
+device file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autotune.export.tuned import TunedConfig
+from autotune_spaces import machine as machines
+from autotune_spaces.base import Knob, Withdrawn
+from autotune_spaces.facts import JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
+from autotune_spaces.knobs import create
+
+PROBE_TIMEOUT_S = 20
+_PROBE = """
+import importlib.util, json, os, platform
+found = {"python_version": platform.python_version()}
+spec = importlib.util.find_spec("torch")
+if spec and spec.submodule_search_locations:
+    names = {}
+    with open(os.path.join(spec.submodule_search_locations[0], "version.py")) as file:
+        exec(file.read(), names)
+    found.update(torch_version=str(names.get("__version__", "")), cuda_version=names.get("cuda") or "", hip=names.get("hip") or "")
+print(json.dumps(found))
+"""
+# What is compared, and how it is called. A Python patch release or a few MiB of memory change nothing.
+COMPARED = {
+    "device_name": "device", "device_count": "devices", "cpu_model": "CPU", "cores": "cores", "torch_version": "torch",
+    "cuda_version": "CUDA",
+}  # fmt: skip
+
+
+def current(tuned: TunedConfig, env: Mapping[str, str]) -> Machine:
+    """The machine as the job will find it; what cannot be known without starting CUDA is taken from ``tuned``."""
+    model, flags = machines.cpu()
+    software = _ask_python(_interpreter(tuned.command, env, tuned.workdir), env, tuned.workdir)
+    then = tuned.provenance.machine
+    gpus = _gpus(env) if software.get("cuda_version") or software.get("hip") else []
+    facts: dict[str, Any] = {}
+    if gpus:
+        capability = then.get("compute_capability") or (8, 0)  # unknown: give the knobs that ask for it the benefit of the doubt
+        facts = {"device_count": len(gpus), "compute_capability": tuple(capability), "device_memory_gib": 1024.0}
+    return Machine(
+        cores=machines.cores(),
+        memory_gib=machines.memory_gib(),
+        shm_gib=machines.shm_gib(),
+        device="cuda" if gpus else "cpu",
+        device_name=gpus[0] if gpus else model,
+        torch_version=software.get("torch_version", ""),
+        python_version=software.get("python_version", ""),
+        cpu_model=model,
+        cpu_flags=flags,
+        cuda_version=software.get("cuda_version", ""),
+        cxx_compiler=machines.cxx_compiler(),
+        **facts,
+    )
+
+
+def differences(tuned: TunedConfig, now: Machine) -> list[str]:
+    """What is unlike the machine the settings were found on, in words."""
+    then = tuned.provenance.machine
+    found = []
+    on_gpu = tuned.provenance.job_device == "cuda"
+    if on_gpu and now.device != "cuda":
+        found.append("tuned on a GPU, none here")
+    for name, word in COMPARED.items():
+        if name in ("device_name", "device_count", "cuda_version") and not (on_gpu and now.device == "cuda"):
+            continue
+        before, after = then.get(name), getattr(now, name)
+        if before and after and str(before) != str(after):
+            found.append(f"{word}: {before} when tuned, {after} here")
+    return found
+
+
+def obstacles(tuned: TunedConfig, now: Machine) -> dict[str, str]:
+    """Knob -> why it cannot be applied here. The knobs themselves are asked, about a job that would take anything."""
+    device = "cuda" if tuned.provenance.job_device == "cuda" and now.device == "cuda" else "cpu"
+    willing = JobFacts(
+        pid=0,
+        device=device,
+        loader=LoaderFacts("", "", "", 1, 0, None, False, False, False, False, None, None, False),
+        optimizers=(OptimizerFacts("", "default", ("for-loop", "foreach", "fused"), (1.0,), 1),),
+        models=(ModelFacts("", 1, 1),),
+    )
+    found = {}
+    for name, choice in tuned.knobs.items():
+        knob: Knob = create(name, choice.options)
+        try:
+            knob.candidates(now, willing)
+        except Withdrawn as reason:
+            found[name] = str(reason)
+            continue
+        trouble = knob.unusable(choice.value, now, willing)
+        if trouble:
+            found[name] = trouble
+    return found
+
+
+def _interpreter(command: Sequence[str], env: Mapping[str, str], workdir: Path) -> str:
+    """The Python that will run the job: the command itself, or the one its script names (torchrun, accelerate)."""
+    word = command[0]
+    program = str(workdir / word) if "/" in word else shutil.which(word, path=env.get("PATH"))
+    if program is None:
+        return sys.executable
+    if re.fullmatch(r"(python|pypy)[\d.]*", Path(program).name):
+        return program
+    try:
+        with open(program, "rb") as file:
+            first = file.readline(512).decode(errors="replace")
+    except OSError:
+        return sys.executable
+    words = first[2:].split() if first.startswith("#!") else []
+    return words[0] if words and re.search(r"python[\d.]*$", words[0]) else sys.executable
+
+
+def _ask_python(program: str, env: Mapping[str, str], workdir: Path) -> dict[str, str]:
+    try:
+        answer = subprocess.run(
+            [program, "-c", _PROBE], cwd=workdir, env=dict(env), stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_TIMEOUT_S
+        )
+        return dict(json.loads(answer.stdout.decode().splitlines()[-1]))
+    except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):
+        return {}  # nothing is known, so nothing differs; the job itself will say what is wrong with its Python
+
+
+def _gpus(env: Mapping[str, str], devices: Path = Path("/dev"), driver: Path = Path("/proc/driver/nvidia/gpus")) -> list[str]:
+    """Names of the GPUs the job will see ("" where only the device file is there)."""
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and (not visible.strip() or visible.strip().startswith("-") or visible == "NoDevFiles"):
+        return []
+    files = [p for p in devices.glob("nvidia*") if p.name.removeprefix("nvidia").isdigit()] or [
+        p for p in (devices / "dxg", devices / "kfd") if p.exists()
+    ]
+    names = [_model(path) for path in sorted(driver.glob("*/information"))] if driver.is_dir() else []
+    names = names[: len(files)] + [""] * (len(files) - len(names))
+    return names[: len(visible.split(","))] if visible else names
+
+
+def _model(path: Path) -> str:
+    try:
+        match = re.search(r"^Model:\s*(.+?)\s*$", path.read_text(errors="replace"), re.MULTILINE)
+    except OSError:
+        return ""
+    return match[1] if match else ""

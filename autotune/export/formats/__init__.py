@@ -1,0 +1,14 @@
+"""The registry: a new format adds a file here and a line below."""
+
+from __future__ import annotations
+
+from autotune.export.formats.accelerate import ACCELERATE
+from autotune.export.formats.base import Format
+from autotune.export.formats.python import PYTHON
+from autotune.export.formats.shell import SHELL
+from autotune.export.formats.torchrun import TORCHRUN
+from autotune.export.formats.yaml import YAML
+
+FORMATS: dict[str, Format] = {f.name: f for f in (YAML, SHELL, TORCHRUN, ACCELERATE, PYTHON)}
+
+__all__ = ["FORMATS", "Format"]

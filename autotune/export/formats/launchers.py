@@ -1,0 +1,106 @@
+"""What torchrun and accelerate have in common: another launcher in front of the same program."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.errors import InputError
+from autotune.export.launching import knobs_of, needs_agent
+from autotune.export.shell_words import comment, in_words, line, quote, set_up, variables_of
+from autotune.export.tuned import TunedConfig
+from autotune_spaces.knobs.via import ViaKnob
+
+TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A command taken apart: who starts it, with what options, and what is started."""
+
+    launcher: str  # "python", "torchrun", "accelerate"
+    options: tuple[str, ...]  # of the launcher
+    program: tuple[str, ...]  # script or "-m", module; then its arguments
+
+
+# Options of python and of the launchers that take the next word as their value are needed to find the script behind them.
+_PYTHON_VALUES = {"-W", "-X", "--check-hash-based-pycs"}
+_FLAGS_ALONE = {
+    "--standalone", "--no-python", "--no_python", "--run-path", "--run_path", "--use-env", "--use_env", "--cpu", "--multi_gpu",
+    "--multi-gpu", "--tpu", "--use_deepspeed", "--use-deepspeed", "--use_fsdp", "--use-fsdp", "--debug", "--quiet", "-q",
+    "--same_network", "--same-network", "--dynamo_use_fullgraph", "--dynamo_use_dynamic", "--use_mps_device", "--mps",
+    "--use_megatron_lm", "--use_xpu", "--ipex", "--enable_cpu_affinity",
+}  # fmt: skip
+
+
+def take_apart(words: Sequence[str], format_name: str) -> Parts:
+    """The command as a launcher and a program.
+
+    Raises:
+        InputError: it is neither python, torchrun nor accelerate launch, or runs no script or module.
+    """
+    name = Path(words[0]).name
+    if re.fullmatch(r"python[\d.]*", name):
+        options, rest = _split(words[1:], _PYTHON_VALUES, everything=False)
+        if len(rest) > 1 and rest[0] == "-m" and rest[1] in TORCHRUN_MODULES:
+            return Parts("torchrun", *_split(rest[2:]))
+        if rest[:2] == ("-m", "accelerate.commands.launch"):
+            return Parts("accelerate", *_split(rest[2:]))
+        parts = Parts("python", options, rest)
+    elif name == "torchrun":
+        parts = Parts("torchrun", *_split(words[1:]))
+    elif name == "accelerate" and list(words[1:2]) == ["launch"]:
+        parts = Parts("accelerate", *_split(words[2:]))
+    else:
+        raise InputError(
+            f"the command starts '{words[0]}', which {format_name} cannot start for it", where="command",
+            expected="python SCRIPT, torchrun … or accelerate launch …", remedy="use --format shell, which runs any command",
+        )  # fmt: skip
+    if not parts.program or parts.program[0] in ("-c", "-"):
+        raise InputError("the command runs no script or module", where="command", expected="python SCRIPT", remedy="use --format shell")
+    return parts
+
+
+def _split(words: Sequence[str], with_value: Collection[str] = (), *, everything: bool = True) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(options, the script or -m module and what follows)."""
+    index = 0
+    while index < len(words):
+        word = words[index]
+        if word in ("-m", "--module", "-c", "-") or not word.startswith("-"):
+            break
+        takes = word in with_value or (everything and "=" not in word and word not in _FLAGS_ALONE)
+        index += 2 if takes else 1
+    return tuple(words[:index]), tuple(words[index:])
+
+
+def script(tuned: TunedConfig, title: Sequence[str], command: Sequence[str], native: Collection[str], exports: dict[str, str], who: str) -> str:
+    """A shell script: title, what ``who`` cannot say as comments, set-up, command.
+
+    Args:
+        native: knobs that ``command`` or ``exports`` already set.
+    """
+    knobs = knobs_of(tuned)
+    lines = ["#!/bin/sh", *title]
+    variables = dict(exports)
+    said, unsaid = [], []
+    for name, choice in tuned.knobs.items():
+        knob = knobs[name]
+        if name in native or isinstance(knob, ViaKnob) or (not needs_agent(knob) and knob.environment(choice.value)):
+            if name not in native:
+                variables |= knob.environment(choice.value)
+            said.append(in_words(name, choice))
+        else:
+            unsaid.append((in_words(name, choice), knob.snippet(choice.value)))
+    lines += [text for words in said for text in comment(f"  set below: {words}")]
+    if unsaid:
+        lines += ["#", *comment(f"{who} has no switch for the following. Write them into your program, or keep using")]
+        lines += comment("`autotune launch` (--format shell), which sets them without a change to it.")
+    for words, snippet in unsaid:
+        lines += [*comment(f"  {words}"), *comment(snippet or "no code for it", "#       ")]
+    lines += ["set -eu", *set_up(tuned)]
+    lines += [f"export {name}={quote(value, variables_of(tuned))}" for name, value in variables.items()]
+    return "\n".join([*lines, f'exec {line(command, tuned)} "$@"']) + "\n"
+
+

@@ -1,0 +1,73 @@
+"""The lines to write into one's own program, to be rid of any launcher."""
+
+from __future__ import annotations
+
+from autotune.export.formats.base import Format
+from autotune.export.launching import knobs_of
+from autotune.export.shell_words import comment, head, in_words
+from autotune.export.tuned import TunedConfig
+from autotune_spaces.knobs.via import ViaKnob
+
+_LOADER = "DataLoader(..., "
+# Where a snippet belongs, by how it begins; in the order of a program.
+_PLACES = (
+    ("os.environ", "Before torch is imported."),
+    ("torch.", "Once, at the start."),
+    ("model", "Where the model is made."),
+    ("optimizer =", "Where the optimizer is made."),
+    ("", "In the training loop."),
+)
+
+
+def write(tuned: TunedConfig) -> str:
+    lines = [*head(tuned, "tuned settings as code"), "#", *comment("Pieces to paste, not a program: ... stands for what your code has there.")]
+    pieces: dict[str, list[str]] = {}
+    loader: list[str] = []
+    loader_notes: list[str] = []
+    other: list[str] = []
+    for name, knob in knobs_of(tuned).items():
+        choice = tuned.knobs[name]
+        snippet = knob.snippet(choice.value)
+        note = comment(in_words(name, choice))
+        first, *rest = snippet.splitlines() or [""]
+        if first.startswith(_LOADER) and first.endswith(")"):
+            loader.append(first[len(_LOADER) : -1])
+            loader_notes += note
+            snippet = "\n".join(rest)
+            note = comment(f"with {name}:")
+        if not snippet:
+            if not first:
+                other += [*note, *comment(_elsewhere(knob, choice.value))]
+            continue
+        place = next(text for start, text in _PLACES if snippet.startswith(start))
+        body = snippet.splitlines() if _valid(snippet) else comment(snippet)
+        pieces.setdefault(place, []).extend([*note, *body])
+    if loader:
+        site = f"  # {tuned.provenance.loader_key}" if tuned.provenance.loader_key else ""
+        call = f"loader = {_LOADER}{', '.join(loader)})"
+        pieces["Where the training data is read."] = [*loader_notes, call + " ".join(site.splitlines())]
+    lines += ["", "import os", "", "import torch", "from torch.utils.data import DataLoader"]
+    order = [text for _, text in _PLACES[:-1]] + ["Where the training data is read.", _PLACES[-1][1]]
+    for place in order:
+        if place in pieces:
+            lines += ["", f"# -- {place}", *pieces[place]]
+    if other:
+        lines += ["", "# -- Not code.", *other]
+    return "\n".join(lines) + "\n"
+
+
+def _elsewhere(knob: object, value: object) -> str:
+    if isinstance(knob, ViaKnob):
+        return f"  set it on the command line or in the environment: {knob.via or knob.name} -> {value}"
+    return "  nothing to write: this is what a program does that says nothing about it"
+
+
+def _valid(snippet: str) -> bool:
+    try:
+        compile(snippet, "snippet", "exec")
+    except SyntaxError:
+        return False
+    return True
+
+
+PYTHON = Format("python", "the lines to write into your own program", write)

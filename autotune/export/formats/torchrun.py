@@ -1,0 +1,28 @@
+"""The job under torchrun."""
+
+from __future__ import annotations
+
+from autotune.export.formats.base import Format
+from autotune.export.formats.launchers import script, take_apart
+from autotune.export.shell_words import comment, head, words_of
+from autotune.export.tuned import TunedConfig
+
+
+def write(tuned: TunedConfig) -> str:
+    parts = take_apart(words_of(tuned), "torchrun")
+    title = head(tuned, "under torchrun, with the tuned settings that torchrun can pass on")
+    if parts.launcher == "torchrun":
+        options = list(parts.options)
+    else:
+        options = ["--standalone", "--nproc-per-node=1"]
+        title += comment("One process, as it was tuned. With more, every rank reads its own batches: tune that command instead.")
+        if parts.options and parts.launcher == "python":
+            title += comment(f"Left out, because torchrun starts python itself: {' '.join(parts.options)}")
+    exports = {}
+    if "intra_op_threads" in tuned.knobs:
+        exports["OMP_NUM_THREADS"] = str(tuned.knobs["intra_op_threads"].value)  # torchrun sets it to 1 if nobody does
+    native = {"intra_op_threads"} & set(tuned.knobs)
+    return script(tuned, title, ["torchrun", *options, *parts.program], native, exports, "torchrun")
+
+
+TORCHRUN = Format("torchrun", "the job under torchrun", write, executable=True)

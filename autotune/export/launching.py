@@ -1,0 +1,173 @@
+"""From a tuned.yaml to a running job: the command, its environment, and the agent's instructions.
+
+    tuned.yaml ──▶ plan ──▶ argv, env, workdir, session.json ──▶ execve: this process becomes the job
+
+Because the process is replaced, signals, exit code, stdin, stdout and stderr are the job's own, with nothing in between. It also
+means that nothing can clean up afterwards: session.json lies in the user's cache under a name made of its content, so that
+launching the same settings a thousand times leaves one file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.errors import InputError
+from autotune.export.tuned import TunedConfig
+from autotune.job.command import fill
+from autotune_spaces.base import Knob, Scope
+from autotune_spaces.codec import encode
+from autotune_spaces.knobs import create
+from autotune_spaces.space import command_line
+from autotune_trials.paths import SessionPaths, publish
+from autotune_trials.protocol import SESSION_VARIABLE, KnobChoice, SessionConfig
+
+
+@dataclass(frozen=True)
+class Launch:
+    """``session``: what the agent is told, None if no knob needs it."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    workdir: Path
+    session: SessionConfig | None
+
+
+def knobs_of(tuned: TunedConfig) -> dict[str, Knob]:
+    """The knobs of ``tuned``, in its order."""
+    return {name: create(name, choice.options) for name, choice in tuned.knobs.items()}
+
+
+def needs_agent(knob: Knob) -> bool:
+    """Live knobs, and process knobs whose variable torch itself does not read."""
+    return knob.scope is Scope.LIVE or type(knob).at_import is not Knob.at_import
+
+
+def plan(
+    tuned: TunedConfig, extra: Sequence[str] = (), *, base: Mapping[str, str], seed: int = 0, out: Path | None = None, partial: bool = False
+) -> Launch:
+    """How ``tuned`` is run.
+
+    Args:
+        extra: words added to the command.
+        base: the environment it is launched from.
+        seed: what ``{seed}`` in the command stands for.
+        out: what ``{trial_dir}`` stands for; by default ``out`` in the job's directory.
+        partial: a missing secret is left out instead of an error.
+
+    Raises:
+        InputError: a secret of the job is not in the environment.
+    """
+    knobs = knobs_of(tuned)
+    values = {name: choice.value for name, choice in tuned.knobs.items()}
+    secrets = _secrets(tuned, base, partial)
+    places = {"seed": str(seed), "trial_dir": str(out or tuned.workdir / "out")}
+    words = fill(command_line(tuned.command, knobs.values(), values), places)
+    argv = [re.sub(r"\$\{(\w+)\}", lambda m: secrets.get(m[1], m[0]), word) for word in words] + list(extra)
+    env = {**base, **{name: fill([value], places)[0] for name, value in tuned.env.items()}}
+    for name, knob in knobs.items():
+        env.update(knob.environment(values[name]))
+    session = None
+    if any(needs_agent(k) for k in knobs.values()):
+        live = tuple(KnobChoice(n, values[n], dict(k.options)) for n, k in knobs.items() if k.scope is Scope.LIVE)
+        session = SessionConfig(mode="launch", directory="", knobs=live, loader_key=tuned.provenance.loader_key, record_loss=False)
+    return Launch(tuple(argv), env, tuned.workdir, session)
+
+
+def uses_out(tuned: TunedConfig) -> bool:
+    """Whether the job is told where to write by ``{trial_dir}``."""
+    return any("{trial_dir}" in word for word in (*tuned.command, *tuned.env.values()))
+
+
+def _secrets(tuned: TunedConfig, base: Mapping[str, str], partial: bool) -> dict[str, str]:
+    missing = [name for name in tuned.env_from_launch if name not in base]
+    if missing and not partial:
+        raise InputError(
+            f"{' and '.join(missing)} not set: the job was tuned with it, and tuned.yaml holds no secrets",
+            where="environment", expected="the variables under env_from_launch", remedy=f"export {missing[0]}=… first",
+        )  # fmt: skip
+    return {name: base[name] for name in tuned.env_from_launch if name in base}
+
+
+def write_session(session: SessionConfig, cache: Path | None = None) -> Path:
+    """Put session.json where the job's processes will find it; returns its path."""
+    digest = hashlib.sha256(json.dumps(encode(session), sort_keys=True).encode()).hexdigest()[:16]
+    root = (cache or _cache()) / "autotune" / "launch" / digest
+    try:
+        paths = _session_directory(root)
+    except OSError:  # a home that cannot be written to
+        paths = _session_directory(Path(tempfile.gettempdir()) / f"autotune-{os.getuid()}" / digest)
+    publish(paths.config, json.dumps(encode(dataclasses.replace(session, directory=str(paths.root)))))
+    return paths.config
+
+
+def _session_directory(root: Path) -> SessionPaths:
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if root.stat().st_uid != os.getuid():
+        raise PermissionError(f"{root} belongs to somebody else")
+    paths = SessionPaths(root)
+    # Crumbs tell a tuner how far each process came. Nobody reads them here, and a file in their place keeps them out.
+    if not paths.crumbs.exists():
+        paths.crumbs.touch()
+    return paths
+
+
+def _cache() -> Path:
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(named) if os.path.isabs(named) else Path(os.path.expanduser("~")) / ".cache"
+
+
+def environment_of(launch: Launch) -> dict[str, str]:
+    """The job's environment, the way in for the agent included."""
+    env = dict(launch.env)
+    for name in (SESSION_VARIABLE, "AUTOTUNE_MARK", "AUTOTUNE_PACKAGES"):  # launched from within a session
+        env.pop(name, None)
+    if launch.session is not None:
+        import autotune_spaces
+        import autotune_trials
+
+        packages = [str(Path(str(m.__file__)).parent) for m in (autotune_trials, autotune_spaces)]
+        inject = str(Path(packages[0]) / "agent" / "inject")
+        env[SESSION_VARIABLE] = str(write_session(launch.session))
+        env["AUTOTUNE_PACKAGES"] = os.pathsep.join(packages)
+        env["PYTHONPATH"] = os.pathsep.join([inject, *filter(None, [env.get("PYTHONPATH", "")])])
+    return env
+
+
+def become(launch: Launch) -> None:
+    """Replace this process by the job. Returns only by raising.
+
+    Raises:
+        InputError: its directory or its program is not there.
+    """
+    env = environment_of(launch)
+    try:
+        os.chdir(launch.workdir)
+    except OSError as error:
+        raise InputError(f"{launch.workdir}: {error.strerror}", where="workdir", expected="the job's directory") from None
+    env["PWD"] = str(launch.workdir)
+    word = launch.argv[0]
+    program = word if "/" in word else shutil.which(word, path=env.get("PATH"))
+    if program is None:
+        raise InputError(
+            f"the command '{word}' was not found", where="command", expected="a program on PATH",
+            remedy="activate the environment the job runs in",
+        )  # fmt: skip
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and what is ignored stays so in the new program
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execve(program, list(launch.argv), env)
+    except OSError as error:
+        raise InputError(f"'{word}' cannot be started: {error.strerror}", where="command", expected="a program") from None

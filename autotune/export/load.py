@@ -1,0 +1,160 @@
+"""tuned.yaml read back, every mistake in it named with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import InputError
+from autotune.export.tuned import FILE_NAME, TUNED_SCHEMA_VERSION, Provenance, TunedConfig, TunedKnob
+from autotune.job.mistakes import Mistake, nearest, to_error
+from autotune.job.yaml_lines import Document, Place, YamlMistake, parse_yaml, read_text, read_yaml
+from autotune.results import Interval
+from autotune_spaces.knobs import create, names
+
+KEYS = ("schema_version", "name", "command", "workdir", "env", "env_from_launch", "knobs", "provenance")
+KNOB_KEYS = ("value", "was", "gain", "options")
+INTERVAL_KEYS = ("estimate", "low", "high")
+
+
+def find_tuned(path: Path) -> Path:
+    """The tuned.yaml that ``path`` means: the file itself, or the one in a run directory.
+
+    Raises:
+        InputError: there is none.
+    """
+    if not path.is_dir():
+        return path
+    inside = path / FILE_NAME
+    if inside.is_file():
+        return inside
+    unfinished = (path / "journal.jsonl").is_file()
+    raise InputError(
+        f"no {FILE_NAME} in it" + (": the run has not finished" if unfinished else ""), where=str(path),
+        expected=f"a finished run's directory, or a {FILE_NAME}",
+        remedy="`autotune run` on the same job carries on where it stopped" if unfinished else "`autotune run job.yaml` makes one",
+    )  # fmt: skip
+
+
+def load_tuned(path: Path | str) -> TunedConfig:
+    """Read a tuned.yaml (a file, a run directory, or an open descriptor such as /dev/fd/3).
+
+    Raises:
+        InputError: with file and line of every mistake.
+    """
+    file = find_tuned(Path(path))
+    try:
+        # A pipe can be read only once, and has no place that relative paths could be relative to.
+        document = read_yaml(file) if file.is_file() else parse_yaml(file.read_text(encoding="utf-8"))
+    except YamlMistake as mistake:
+        raise InputError(str(mistake), where=f"{file}:{mistake.line}", expected=mistake.expected) from None
+    except FileNotFoundError:
+        raise InputError("no such file", where=str(file), expected=f"a {FILE_NAME} or a run directory") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=str(file)) from None
+    reader = _Reader(document, file)
+    tuned = reader.tuned()
+    if reader.mistakes:
+        raise to_error(reader.mistakes, document, file)
+    return tuned
+
+
+class _Reader:
+    """Takes the document apart; what is wrong is collected, and a harmless value stands in for it."""
+
+    def __init__(self, document: Document, file: Path) -> None:
+        self.document, self.file = document, file
+        self.mistakes: list[Mistake] = []
+
+    def wrong(self, place: Place, found: str, expected: str, words: tuple[str, ...] = ()) -> None:
+        self.mistakes.append(Mistake(place, found, expected, nearest(place[-1], words) if words and place else ""))
+
+    def tuned(self) -> TunedConfig:
+        data = self.document.data
+        if not isinstance(data, dict):
+            self.wrong((), "no keys and values", f"the keys {', '.join(KEYS)}")
+            return TunedConfig("", (), self.file.parent)
+        number = data.get("schema_version")
+        if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= TUNED_SCHEMA_VERSION:
+            found = "schema_version is missing" if number is None else f"schema_version is {number!r}"
+            expected = f"schema_version: {TUNED_SCHEMA_VERSION}; a newer one needs a newer autotune"
+            self.wrong(("schema_version",), found, expected)
+            return TunedConfig("", (), self.file.parent)
+        self.known_keys(data, (), KEYS)
+        workdir = Path(self.text(data, ("workdir",), "."))
+        env = self.mapping(data, ("env",))
+        return TunedConfig(
+            name=self.text(data, ("name",), "job"),
+            command=self.words(data, "command", needed=True),
+            workdir=(self.file.resolve().parent / workdir.expanduser()) if not workdir.is_absolute() else workdir,
+            env={name: read_text(self.document, ("env", name), value) for name, value in env.items()},
+            env_from_launch=self.words(data, "env_from_launch"),
+            knobs={name: self.knob(name, entry) for name, entry in self.mapping(data, ("knobs",), needed=True).items()},
+            provenance=self.provenance(self.mapping(data, ("provenance",))),
+        )
+
+    def known_keys(self, data: dict[str, Any], place: Place, keys: tuple[str, ...]) -> None:
+        for key in data:
+            if key not in keys:
+                self.wrong((*place, key), f"unknown key '{key}'", f"one of {', '.join(keys)}", keys)
+
+    def text(self, data: dict[str, Any], place: Place, default: str = "") -> str:
+        value = data.get(str(place[-1]), default)
+        if isinstance(value, (dict, list)) or value is None:
+            self.wrong(place, f"'{place[-1]}' is {'empty' if value is None else 'not one value'}", "text")
+            return default
+        return read_text(self.document, place, value)
+
+    def words(self, data: dict[str, Any], key: str, *, needed: bool = False) -> tuple[str, ...]:
+        value = data.get(key, [])
+        if not isinstance(value, list) or any(isinstance(v, (dict, list)) or v is None for v in value) or (needed and not value):
+            self.wrong((key,), f"'{key}' is {'missing' if key not in data else 'no list of words'}", "a list, one word an item")
+            return ()
+        return tuple(read_text(self.document, (key, i), v) for i, v in enumerate(value))
+
+    def mapping(self, data: dict[str, Any], place: Place, *, needed: bool = False) -> dict[str, Any]:
+        value: Any = data.get(str(place[-1]), None if needed else {})
+        if not isinstance(value, dict):
+            found = f"'{place[-1]}' is {'missing' if place[-1] not in data else 'not a mapping'}"
+            self.wrong(place, found, "keys and values" + ("; {} to change nothing" if place == ("knobs",) else ""))
+            return {}
+        return value
+
+    def knob(self, name: str, entry: Any) -> TunedKnob:
+        place: Place = ("knobs", name)
+        if not isinstance(entry, dict) or "value" not in entry:
+            self.wrong(place, f"'{name}' has no value", "value: what to use")
+            return TunedKnob(None)
+        self.known_keys(entry, place, KNOB_KEYS)
+        options = self.mapping(entry, (*place, "options"))
+        gain = self.interval(entry.get("gain"), (*place, "gain"))
+        knob = TunedKnob(entry["value"], entry.get("was"), gain, options)
+        try:
+            made = create(name, options)
+        except KeyError:
+            self.mistakes.append(Mistake(place, f"unknown knob '{name}'", "a knob that `autotune knobs` lists", nearest(name, names())))
+            return knob
+        except ValueError as error:
+            self.wrong((*place, "options"), f"{name}: {error}", "the options as `autotune run` wrote them")
+            return knob
+        trouble = made.check_value(knob.value)
+        if trouble:
+            self.wrong((*place, "value"), f"{name}: {trouble}", f"{made.range or 'a value of this knob'}; see `autotune knobs {name}`")
+        return knob
+
+    def interval(self, data: Any, place: Place) -> Interval | None:
+        if data is None:
+            return None
+        numbers: list[Any] = [data.get(k) for k in INTERVAL_KEYS] if isinstance(data, dict) else [None]
+        if not all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in numbers):
+            self.wrong(place, f"'{place[-1]}' is not an interval", "{estimate: 1.2, low: 1.1, high: 1.3}")
+            return None
+        return Interval(*map(float, numbers))
+
+    def provenance(self, data: dict[str, Any]) -> Provenance:
+        place: Place = ("provenance",)
+        fields = tuple(Provenance.__dataclass_fields__)
+        self.known_keys(data, place, fields)
+        words = {k: self.text(data, (*place, k)) for k in data if k in fields and k not in ("speedup", "machine")}
+        speedup = self.interval(data.get("speedup"), (*place, "speedup"))
+        return Provenance(**words, speedup=speedup, machine=self.mapping(data, (*place, "machine")))

@@ -1,0 +1,90 @@
+"""Commands as lines for a shell: quoted, with variables where values are not known yet."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Sequence
+
+from autotune.export.launching import knobs_of
+from autotune.export.tuned import TunedConfig, TunedKnob
+from autotune.job.command import fill
+from autotune_spaces.space import command_line
+
+PLACES = {"seed": "${SEED}", "trial_dir": "${TRIAL_DIR}"}
+
+
+def quote(word: str, variables: Collection[str]) -> str:
+    """``word`` for a shell, in which ``${NAME}`` is expanded for the names in ``variables`` and nothing else is."""
+    parts = re.split(r"\$\{(\w+)\}", word)
+    if len(parts) == 1:
+        return shlex.quote(word)
+    text = ""
+    for index, part in enumerate(parts):
+        if index % 2 == 0:
+            text += shlex.quote(part) if part else ""
+        else:
+            text += f'"${{{part}}}"' if part in variables else shlex.quote(f"${{{part}}}")
+    return text
+
+
+def words_of(tuned: TunedConfig) -> list[str]:
+    """The job's command with the knobs that are part of it; ``{seed}`` and ``{trial_dir}`` as variables."""
+    values = {name: choice.value for name, choice in tuned.knobs.items()}
+    return fill(command_line(tuned.command, knobs_of(tuned).values(), values), PLACES)
+
+
+def variables_of(tuned: TunedConfig) -> set[str]:
+    return {*tuned.env_from_launch, "SEED", "TRIAL_DIR"}
+
+
+def line(words: Sequence[str], tuned: TunedConfig) -> str:
+    return " ".join(quote(word, variables_of(tuned)) for word in words)
+
+
+def set_up(tuned: TunedConfig) -> list[str]:
+    """Lines that bring a shell to where the job can start: directory, variables, what is asked of the caller."""
+    lines = [f"cd -- {shlex.quote(str(tuned.workdir))}"]
+    everything = " ".join([*tuned.command, *tuned.env.values()])
+    if "{seed}" in everything:
+        lines.append('SEED="${SEED:-0}"')
+    if "{trial_dir}" in everything:
+        lines.append('TRIAL_DIR="${TRIAL_DIR:-$PWD/out}"; mkdir -p -- "$TRIAL_DIR"')
+    lines += ask_for_secrets(tuned)
+    lines += [f"export {name}={quote(fill([value], PLACES)[0], variables_of(tuned))}" for name, value in tuned.env.items()]
+    return lines
+
+
+def ask_for_secrets(tuned: TunedConfig) -> list[str]:
+    return [f': "${{{name}:?set it first; secrets are not kept in this file}}"' for name in tuned.env_from_launch]
+
+
+def in_words(name: str, knob: TunedKnob) -> str:
+    """ "num_workers = 4 (was 0), 1.62x by itself"."""
+    gain = f", {knob.gain.estimate:.2f}x by itself" if knob.gain else ""
+    return one_line(f"{name} = {shown(knob.value)} (was {shown(knob.was)}){gain}")
+
+
+def shown(value: object) -> str:
+    return {True: "true", False: "false", None: "unset"}.get(value, str(value)) if isinstance(value, (bool, type(None))) else str(value)
+
+
+def comment(text: str, indent: str = "# ") -> list[str]:
+    """``text`` as comment lines; what would end a line in it cannot end the comment."""
+    return [(indent + part).rstrip() for part in text.splitlines() or [""]]
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def head(tuned: TunedConfig, what: str) -> list[str]:
+    """Title lines: the job, what this file is, where its settings come from."""
+    p = tuned.provenance
+    lines = comment(one_line(f"{tuned.name}: {what}"))
+    if p.speedup and tuned.knobs:
+        lines += comment(f"{p.speedup.estimate:.2f}x as fast ({p.speedup.low:.2f} to {p.speedup.high:.2f}) with all of the settings below")
+    lines += comment(one_line(f"loss {p.loss}; found on {p.machine.get('device_name', 'an unknown device')}, torch {p.machine.get('torch_version', '?')}"))
+    if not tuned.knobs:
+        lines += comment("nothing to change: this is the job as it is")
+    return lines

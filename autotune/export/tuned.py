@@ -1,0 +1,209 @@
+"""tuned.yaml: a job with the settings proven for it, and where the proof comes from.
+
+Secrets are not in it. A variable that looks like one is named under ``env_from_launch`` and taken from the environment when the
+job is launched; where its value stood in the command stands ``${NAME}``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from autotune.job.spec import JobSpec
+from autotune.results import Interval, Result
+from autotune.secrets import is_secret, mask_url, split_secret_flags
+from autotune_spaces.base import Value
+from autotune_spaces.codec import encode
+from autotune_spaces.space import command_line
+from autotune_trials.paths import publish
+
+TUNED_SCHEMA_VERSION = 1
+FILE_NAME = "tuned.yaml"
+# Of facts.Machine: what decides whether the settings still fit.
+FINGERPRINT = (
+    "device", "device_name", "device_count", "compute_capability", "cpu_model", "cores", "memory_gib", "torch_version",
+    "cuda_version", "cudnn_version", "python_version", "platform",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TunedKnob:
+    value: Value
+    was: Value = None  # the job's own value
+    gain: Interval | None = None  # what this knob gives by itself, if it was measured
+    options: Mapping[str, Value] = field(default_factory=dict)  # e.g. lr_scaling; of a knob of the job's own: via
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """How the settings were found; read by people, and compared with the machine they are launched on."""
+
+    created: str = ""  # UTC, ISO 8601
+    autotune: str = ""  # version
+    verdict: str = ""  # "tuned", "keep-baseline"
+    reason: str = ""
+    speedup: Interval | None = None
+    loss: str = ""  # "unchanged", "not-needed", …
+    loss_reason: str = ""
+    run_dir: str = ""
+    job_device: str = "cpu"  # where the model was
+    loader_key: str = ""  # which of the job's DataLoaders is tuned
+    machine: Mapping[str, Any] = field(default_factory=dict)  # FINGERPRINT fields
+
+
+@dataclass(frozen=True)
+class TunedConfig:
+    name: str
+    command: tuple[str, ...]
+    workdir: Path  # absolute
+    env: Mapping[str, str] = field(default_factory=dict)
+    env_from_launch: tuple[str, ...] = ()
+    knobs: Mapping[str, TunedKnob] = field(default_factory=dict)
+    provenance: Provenance = Provenance()
+    schema_version: int = TUNED_SCHEMA_VERSION
+
+
+def build_tuned(result: Result, spec: JobSpec, run_dir: Path | None = None) -> TunedConfig:
+    """What a finished run hands back; with the verdict keep-baseline, the job as it is."""
+    # Placeholders of knobs that stay as they are get the job's own value now: those knobs are not in the file.
+    unchanged = [k for k in spec.search_space.knobs if k.name not in result.knobs]
+    env, command, secrets = _without_secrets(spec.env, command_line(spec.command, unchanged, {}))
+    gains = {g.knob: g.speedup for g in result.gains if g.kept}
+    own = {k.name: k for k in spec.search_space.knobs}
+    knobs = {
+        name: TunedKnob(value, result.baseline.get(name), gains.get(name), dict(own[name].options) if name in own else {})
+        for name, value in result.knobs.items()
+    }
+    observation = result.observation
+    machine = encode(observation.machine)
+    tuned = result.verdict == "tuned"
+    provenance = Provenance(
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        autotune=_version(),
+        verdict=result.verdict,
+        reason=result.reason,
+        speedup=result.speedup if tuned else None,
+        loss=result.loss.verdict,
+        loss_reason=result.loss.reason,
+        run_dir="" if run_dir is None else str(run_dir),
+        job_device=observation.job.device,
+        loader_key=observation.job.loader.key if observation.job.loader else "",
+        machine={name: machine[name] for name in FINGERPRINT if machine[name] not in ("", 0, 0.0, [])},
+    )
+    return TunedConfig(spec.name, command, spec.workdir, env, secrets, knobs, provenance)
+
+
+def _version() -> str:
+    try:
+        return version("autotune-torch")
+    except PackageNotFoundError:  # run from a source tree
+        return "unknown"
+
+
+def _without_secrets(env: Mapping[str, str], command: Sequence[str]) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
+    """The environment without its secrets, the command with ``${NAME}`` for them, and their names."""
+    secrets = {name: value for name, value in env.items() if is_secret(name) or mask_url(value) != value}
+    words = list(command)
+    for index, prefix, name in split_secret_flags(words):
+        value = words[index].removeprefix(prefix)
+        same = next((n for n, v in secrets.items() if v == value), None)
+        words[index] = f"{prefix}${{{same or name}}}"
+        if same is None:
+            secrets[name] = value
+    for name, value in secrets.items():
+        if len(value) >= 6:
+            words = [w.replace(value, f"${{{name}}}") for w in words]
+    return {n: v for n, v in env.items() if n not in secrets}, tuple(words), tuple(sorted(secrets))
+
+
+# -- text ------------------------------------------------------------------------------------------------------------
+
+
+def write_tuned(tuned: TunedConfig, path: Path) -> None:
+    """Write tuned.yaml (write, flush, rename)."""
+    publish(path, to_yaml(tuned))
+
+
+def to_yaml(tuned: TunedConfig) -> str:
+    """The text of tuned.yaml: the same settings give the same text, so that two of them can be compared line by line."""
+    p = tuned.provenance
+    lines = [f"# {line}" for line in _headline(tuned)]
+    lines += ["#     autotune launch tuned.yaml                    run the job with these settings",
+              "#     autotune export tuned.yaml --format python     write them into your own code instead",
+              f"schema_version: {tuned.schema_version}", f"name: {_scalar(tuned.name)}", "", "command:"]  # fmt: skip
+    lines += [f"  - {_scalar(word)}" for word in tuned.command]
+    lines += [f"workdir: {_scalar(str(tuned.workdir))}"]
+    lines += _mapping("env", tuned.env)
+    if tuned.env_from_launch:
+        lines += ["", "# These look like secrets. Their values are not kept here: set them where you launch."]
+        lines += ["env_from_launch:", *(f"  - {_scalar(name)}" for name in tuned.env_from_launch)]
+    lines += ["", "# value: what to use; was: the job's own; gain: what this one gives by itself" if tuned.knobs else
+              "# Nothing to change: the job runs as it is.", "knobs:" if tuned.knobs else "knobs: {}"]  # fmt: skip
+    for name, knob in tuned.knobs.items():
+        lines += [f"  {_scalar(name)}:", f"    value: {_scalar(knob.value)}", f"    was: {_scalar(knob.was)}"]
+        lines += [f"    gain: {_interval(knob.gain)}"] if knob.gain else []
+        lines += _mapping("options", knob.options, "    ") if knob.options else []
+    lines += ["", "# Where these settings come from. They hold for this machine and this software.", "provenance:"]
+    for name in ("created", "autotune", "verdict", "reason"):
+        lines += [f"  {name}: {_scalar(getattr(p, name))}"]
+    lines += [f"  speedup: {_interval(p.speedup)}"] if p.speedup else []
+    for name in ("loss", "loss_reason", "run_dir", "job_device", "loader_key"):
+        lines += [f"  {name}: {_scalar(getattr(p, name))}"]
+    lines += _mapping("machine", p.machine, "  ")
+    return "\n".join(lines) + "\n"
+
+
+def _headline(tuned: TunedConfig) -> list[str]:
+    p = tuned.provenance
+    if not tuned.knobs:
+        return [f"{_one_line(tuned.name)}: keep what you have. Nothing was proven faster with the loss unchanged."]
+    gain = f"{p.speedup.estimate:.2f}x as fast ({p.speedup.low:.2f} to {p.speedup.high:.2f}), " if p.speedup else ""
+    return [f"{_one_line(tuned.name)}: {gain}loss {p.loss or 'not checked'}."]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _mapping(key: str, values: Mapping[str, Any], indent: str = "") -> list[str]:
+    if not values:
+        return [f"{indent}{key}: {{}}"]
+    return [f"{indent}{key}:", *(f"{indent}  {_scalar(name)}: {_scalar(value)}" for name, value in values.items())]
+
+
+def _interval(interval: Interval) -> str:
+    return f"{{estimate: {interval.estimate:.4g}, low: {interval.low:.4g}, high: {interval.high:.4g}}}"
+
+
+_BARE = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*")
+# Words that one YAML reader or another takes for something else than text.
+_SPECIAL = re.compile(r"true|false|null|yes|no|on|off|y|n|~|\.inf|\.nan|\.", re.IGNORECASE)
+
+
+def _scalar(value: Any) -> str:
+    """A scalar (or a list of them) that YAML 1.1 and 1.2 read alike."""
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_scalar(v) for v in value) + "]"
+    if not isinstance(value, str):
+        if isinstance(value, float):
+            text = repr(round(value, 4))
+            return text if "e" not in text else f"{value:f}"
+        return json.dumps(value)
+    if _BARE.fullmatch(value) and not _SPECIAL.fullmatch(value) and not re.match(r"\.?\d|\.\.?$", value):
+        return value
+    text = json.dumps(value, ensure_ascii=False)
+    # What YAML does not allow as it is, unpaired surrogates of undecodable file names among it.
+    return "".join(c if c == " " or c.isprintable() and ord(c) < 0x10000 else _escaped(c) for c in text)
+
+
+def _escaped(char: str) -> str:
+    return f"\\U{ord(char):08x}" if ord(char) > 0xFFFF else f"\\u{ord(char):04x}"
+
+
+__all__ = ["FILE_NAME", "FINGERPRINT", "Provenance", "TunedConfig", "TunedKnob", "build_tuned", "to_yaml", "write_tuned"]

@@ -1,0 +1,98 @@
+"""Values that must not be written down: found by the name of their variable or flag, replaced by ``***``.
+
+Names are split into words, so that ``WANDB_API_KEY`` is a secret and ``TOKENIZERS_PARALLELISM``, ``MAX_TOKENS`` and ``MONKEY``
+are not. A name that is wrongly taken for a secret costs a readable value; the other way round costs the secret, so when in
+doubt a word is in the list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+MASK = "***"
+WORDS = frozenset(
+    (
+        "KEY", "KEYS", "APIKEY", "ACCESSKEY", "TOKEN", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "PASSPHRASE", "PASS", "PWD",
+        "CREDENTIAL", "CREDENTIALS", "AUTH", "AUTHORIZATION", "BEARER", "COOKIE", "DSN", "PAT", "JWT", "PRIVATE",
+    )
+)  # fmt: skip
+NOT_SECRET = frozenset({"PWD", "OLDPWD", "XAUTHORITY"})  # the shell's own
+SHORTEST_IN_TEXT = 6  # shorter values are common words and numbers: replacing them in text would only garble it
+
+_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_USERINFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^/\s@'\"]*:[^/\s'\"]*@")
+
+
+def is_secret(name: str) -> bool:
+    """Whether the name of a variable, flag or parameter says that its value is a secret."""
+    return name not in NOT_SECRET and any(part.upper() in WORDS for part in _PARTS.findall(name))
+
+
+def mask_url(text: str) -> str:
+    """``text`` without the user names and passwords of the URLs in it."""
+    return _USERINFO.sub(lambda m: f"{m['scheme']}{MASK}@", text)
+
+
+def mask(values: Mapping[str, object]) -> dict[str, object]:
+    """``values`` with those of secret names, and passwords inside URLs, replaced."""
+    return {
+        name: MASK if is_secret(name) else mask_url(value) if isinstance(value, str) else value for name, value in values.items()
+    }
+
+
+def secret_values(env: Mapping[str, str]) -> list[str]:
+    """The values in ``env`` to look for in text, longest first (one may contain another)."""
+    found = {value for name, value in env.items() if is_secret(name) and len(value) >= SHORTEST_IN_TEXT}
+    return sorted(found, key=len, reverse=True)
+
+
+def mask_text(text: str, env: Mapping[str, str]) -> str:
+    """``text`` without the values of secret variables of ``env``, passwords in URLs, and values of secret flags.
+
+    Args:
+        env: the environment the job runs in.
+    """
+    for value in secret_values(env):
+        text = text.replace(value, MASK)
+
+    def masked(match: re.Match[str]) -> str:
+        secret = _is_secret_flag(match["name"], match["value"].strip("'\""))
+        return f"{match['name']}{match['by']}{MASK}" if secret else match[0]
+
+    return _FLAG.sub(masked, mask_url(text))
+
+
+# --api-key abc, --api-key=abc, API_KEY=abc; not "key: explanation" in prose
+_FLAG = re.compile(r"(?P<name>--?[A-Za-z][\w.-]*|\b[A-Za-z]\w*(?==))(?P<by>=|\s+(?!-))(?P<value>'[^']*'|\"[^\"]*\"|[^\s'\",]+)")
+_PLAIN = frozenset({"KEY", "KEYS", "TOKEN", "AUTH", "PASS", "PRIVATE", "PAT"})
+
+
+def _is_secret_flag(name: str, value: str) -> bool:
+    """Training programs have flags such as ``--pad-token`` and ``--sort-key``: there the value must look like a secret too."""
+    if not is_secret(name):
+        return False
+    words = {part.upper() for part in _PARTS.findall(name)} & WORDS
+    if words - _PLAIN or {"API", "ACCESS"} & {part.upper() for part in _PARTS.findall(name)}:
+        return True
+    return len(value) >= 12 and bool(re.fullmatch(r"(?=.*\d)(?=.*[A-Za-z])[\w.~+/=:-]+", value))
+
+
+def split_secret_flags(argv: Sequence[str]) -> list[tuple[int, str, str]]:
+    """The secrets on a command line, as (index of the word, the word's part before the secret, variable name to keep it in).
+
+    ``["--api-key", "abc", "--hub-token=hf_0123456789"]`` gives ``[(1, "", "API_KEY"), (2, "--hub-token=", "HUB_TOKEN")]``.
+    """
+    found = []
+    for index, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        previous = argv[index - 1] if index else ""
+        if equals and value and _is_secret_flag(name, value):
+            found.append((index, name + "=", _variable(name)))
+        elif previous.startswith("-") and "=" not in previous and not word.startswith("-") and _is_secret_flag(previous, word):
+            found.append((index, "", _variable(previous)))
+    return found
+
+
+def _variable(name: str) -> str:
+    return re.sub(r"\W+", "_", name.strip("-")).upper()

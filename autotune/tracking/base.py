@@ -1,0 +1,43 @@
+"""Where a study is recorded. The coordinator is the only writer; every call is cheap and never raises for a network.
+
+A *study* is one `autotune run`; a *trial* is one configuration tried; both become MLflow runs (parent and child).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+
+
+class Tracker(ABC):
+    """One study's record. ``key`` arguments make every call idempotent: repeating one after a resume adds nothing."""
+
+    @abstractmethod
+    def start_study(self, key: str, name: str, params: Mapping[str, object], tags: Mapping[str, str]) -> None: ...
+
+    @abstractmethod
+    def trial(self, key: str, name: str, params: Mapping[str, object], metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
+        """A whole finished trial (child run). Params are flat ``knob.*``; metrics use the same keys in every trial."""
+
+    @abstractmethod
+    def trial_artifact(self, key: str, path: Path, folder: str = "") -> None: ...
+
+    @abstractmethod
+    def study_metrics(self, metrics: Mapping[str, float]) -> None: ...
+
+    @abstractmethod
+    def study_series(self, name: str, values: Mapping[int, float]) -> None:
+        """A step metric of the study, e.g. the baseline's loss curve: step -> value."""
+
+    @abstractmethod
+    def study_artifact(self, path: Path, folder: str = "") -> None: ...
+
+    @abstractmethod
+    def finish(self, status: str, params: Mapping[str, object], tags: Mapping[str, str]) -> None:
+        """``status``: FINISHED, FAILED, KILLED."""
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where a person can look at it, for the closing screen: an address, or the command that shows it; "" if nowhere."""

@@ -1,0 +1,313 @@
+"""From the spool to MLflow.
+
+    spool.jsonl ──▶ find or create the run by its tag autotune.key ──▶ log ──▶ cursor (write, rename) ──▶ next event
+
+Only ``MlflowClient`` with run ids is used, never MLflow's global active run. Every step can be repeated: runs are found by
+their tag, params and tags overwrite themselves, metrics carry the spool's timestamps (MLflow's own key for a point is run,
+name, step, time, value), artifacts have fixed names. So a kill between a send and its cursor costs a repetition, not a copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import getpass
+import json
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from autotune.secrets import mask_url
+from autotune.tracking.spool import Event, SpoolPaths, read_events
+from autotune.tracking.stores import Store
+from autotune_trials.paths import publish
+
+T = TypeVar("T")
+
+REQUEST_TIMEOUT_S = 8
+DATABASE_TIMEOUT_S = 15.0
+KEY_TAG = "autotune.key"
+METRICS_A_CALL, OTHERS_A_CALL = 1000, 100  # limits of log_batch
+LONGEST_PARAM, LONGEST_TAG = 6000, 5000  # characters MLflow keeps
+TRIAL_STATUS = {"failed": "FAILED"}  # a pruned or infeasible trial has done what it was there for
+
+
+@functools.cache
+def _mlflow() -> Any:
+    """MLflow, set up to fail fast.
+
+    The defaults are changed inside MLflow rather than in the environment: the job's processes inherit ours, and a job that uses
+    MLflow itself must find its own settings. No retries of single requests: a repeated "create run" whose first answer was
+    lost would make two. What the user has set in the environment still wins.
+    """
+    before = os.environ.get("MLFLOW_DISABLE_TELEMETRY")
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read while mlflow is imported
+    try:
+        import mlflow
+        import mlflow.environment_variables as settings
+    finally:
+        if before is None:
+            del os.environ["MLFLOW_DISABLE_TELEMETRY"]
+        else:
+            os.environ["MLFLOW_DISABLE_TELEMETRY"] = before
+    for name, value in (
+        ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", 0),
+        ("MLFLOW_HTTP_REQUEST_TIMEOUT", REQUEST_TIMEOUT_S),
+        ("MLFLOW_DISABLE_TELEMETRY", True),
+    ):
+        if hasattr(settings, name):
+            getattr(settings, name).default = value
+    import logging
+
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.ERROR)  # "Creating initial MLflow database tables..."
+    return mlflow
+
+
+def _client(store: Store) -> Any:
+    if store.database is not None:
+        store.database.parent.mkdir(parents=True, exist_ok=True)
+    return _mlflow().MlflowClient(tracking_uri=store.uri)
+
+
+def reason(error: BaseException) -> str:
+    """Why MLflow failed, in one line."""
+    text = str(error).strip() or type(error).__name__
+    for pattern in (r"\[Errno -?\d+\] ([^')\"]+)", r"((?:Read|Connection to \S+) timed out)", r"Caused by (.*)"):
+        if match := re.search(pattern, text, re.DOTALL):
+            text = match[1]
+            break
+    return mask_url(" ".join(text.split()))[:300]
+
+
+def ask(store: Store) -> str:
+    """Put one small question to the store; "" if it was answered, else why not."""
+    result: list[str] = []
+
+    def question() -> None:
+        try:
+            _client(store).search_experiments(max_results=1)
+            result.append("")
+        except Exception as error:
+            result.append(reason(error))
+
+    # MLflow retries a dead database for minutes on end, whatever it is told: leave it behind in a thread.
+    thread = threading.Thread(target=question, daemon=True, name="autotune-preflight")
+    _mlflow()
+    thread.start()
+    thread.join(DATABASE_TIMEOUT_S)
+    return result[0] if result else f"no answer in {DATABASE_TIMEOUT_S:.0f} s"
+
+
+class Busy(Exception):
+    """Another process is sending this spool just now."""
+
+
+class Sender:
+    """Sends one run's spool to one experiment of one store. Not thread-safe; another process may do the same at the same time."""
+
+    def __init__(self, run_dir: Path, store: Store, experiment: str) -> None:
+        self.paths, self.store, self.experiment = SpoolPaths(run_dir), store, experiment
+        self.cursor = self.paths.cursor(store.uri, experiment)
+        self.experiment_id = ""
+        self.missing: list[str] = []  # artifacts whose file was gone
+        self._connected: Any = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self.offset, self.spool_id, self.study_key = 0, "", ""
+        self.runs: dict[str, str] = {}  # autotune.key -> run id
+
+    @property
+    def study_run_id(self) -> str:
+        return self.runs.get(self.study_key, "")
+
+    def send(self, *, wait: bool = False) -> int:
+        """Send what has not been sent; returns how many events that were.
+
+        Args:
+            wait: if another process is sending, wait for it.
+
+        Raises:
+            Busy: another process is sending (``wait`` False).
+            Exception: whatever MLflow raises; what was sent so far is noted.
+        """
+        with self._locked(wait):
+            self._read_cursor()
+            if self._connected is None:
+                client = _client(self.store)
+                self.experiment_id = self._find_experiment(client)
+                if self.study_run_id and not _alive(client, self.study_run_id):
+                    # Somebody has emptied the store, or deleted the study in the UI: say everything again.
+                    self.cursor.unlink()
+                    self._reset()
+                self._connected = client
+            sent = 0
+            for event, offset in read_events(self.paths.spool, self.offset):
+                self._handle(event)
+                self.offset, sent = offset, sent + 1
+                self._write_cursor()
+            return sent
+
+    @contextlib.contextmanager
+    def _locked(self, wait: bool) -> Iterator[None]:
+        self.paths.root.mkdir(parents=True, exist_ok=True)
+        with open(self.paths.lock, "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                raise Busy from None
+            yield
+
+    def _read_cursor(self) -> None:
+        try:
+            data = json.loads(self.cursor.read_text())
+            offset, first = int(data["offset"]), next(read_events(self.paths.spool))[0]
+            if self.offset <= offset <= self.paths.spool.stat().st_size and first.key == data["spool"]:
+                self.offset, self.spool_id, self.study_key, self.runs = offset, data["spool"], data["study"], dict(data["runs"])
+        except (OSError, ValueError, KeyError, TypeError, StopIteration):
+            pass  # no cursor yet: send all of it, which adds nothing to what is there
+
+    def _write_cursor(self) -> None:
+        data = {"offset": self.offset, "spool": self.spool_id, "study": self.study_key, "runs": self.runs, "uri": self.store.shown}
+        publish(self.cursor, json.dumps(data))
+
+    def _find_experiment(self, client: Any) -> str:
+        found = client.get_experiment_by_name(self.experiment)
+        if found is None:
+            try:
+                return client.create_experiment(self.experiment, artifact_location=self.store.artifact_location)
+            except Exception:
+                found = client.get_experiment_by_name(self.experiment)  # another study was faster
+                if found is None:
+                    raise
+        if found.lifecycle_stage == "deleted":
+            client.restore_experiment(found.experiment_id)
+        return found.experiment_id
+
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def _handle(self, event: Event) -> None:
+        match event.kind:
+            case "spool": self.spool_id = event.key
+            case "start": self._start(event)
+            case "trial": self._trial(event)
+            case "trial_artifact": self._artifact(self._key(event.key.partition("|")[0]), event)
+            case "artifact": self._artifact(self.study_key, event)
+            case "metrics" | "series": self._log(self.study_run_id, event, metrics=_points(event))
+            case "finish": self._finish(event)
+
+    def _key(self, key: str) -> str:
+        """Unique in the whole store: two runs of one job have the same trial keys."""
+        return f"{self.spool_id}:{key}".replace("'", "_")
+
+    def _start(self, event: Event) -> None:
+        self.study_key = self._key(event.key)
+        data = event.data
+        run_id = self._run(self.study_key, data["name"], event.time_ms, {"autotune.kind": "study"})
+        self._client.update_run(run_id, status="RUNNING")  # a resumed study was KILLED before
+        self._log(run_id, event, params=data["params"], tags=data["tags"])
+
+    def _trial(self, event: Event) -> None:
+        data = event.data
+        parent = {"mlflow.parentRunId": self.study_run_id, "autotune.kind": "trial"}
+        wall_ms = int(1000 * float(data["metrics"].get("wall_s", 0.0) or 0.0))
+        run_id = self._run(self._key(event.key), data["name"], event.time_ms - max(0, wall_ms), parent)
+        self._log(run_id, event, data["params"], _points(event, data["metrics"]), data["tags"])
+        status = TRIAL_STATUS.get(str(data["tags"].get("autotune.state", "")), "FINISHED")
+        self._client.set_terminated(run_id, status, event.time_ms)
+
+    def _finish(self, event: Event) -> None:
+        self._log(self.study_run_id, event, event.data["params"], (), event.data["tags"])
+        self._client.set_terminated(self.study_run_id, event.data["status"], event.time_ms)
+
+    def _artifact(self, key: str, event: Event) -> None:
+        path = self.paths.run_dir / event.data["path"]
+        if not path.is_file():
+            self.missing.append(str(path))
+            return
+        self._client.log_artifact(self.runs[key], str(path), event.data["folder"] or None)
+
+    # -- MLflow ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _client(self) -> Any:
+        return self._connected
+
+    def _run(self, key: str, name: str, start_ms: int, tags: Mapping[str, str]) -> str:
+        if key not in self.runs:
+            found = self._client.search_runs(
+                [self.experiment_id], f"tags.`{KEY_TAG}` = '{key}'", order_by=["attributes.start_time ASC"], max_results=10
+            )
+            for copy in found[1:]:  # the answer to "create" was lost and came late: keep one
+                self._client.delete_run(copy.info.run_id)
+            if found:
+                self.runs[key] = found[0].info.run_id
+            else:
+                everything = {KEY_TAG: key, "mlflow.source.name": "autotune", "mlflow.user": _user(), **tags}
+                run = self._client.create_run(self.experiment_id, start_time=start_ms, tags=everything, run_name=name)
+                self.runs[key] = run.info.run_id
+        return self.runs[key]
+
+    def _log(
+        self,
+        run_id: str,
+        event: Event,
+        params: Mapping[str, Any] | None = None,
+        metrics: tuple[tuple[str, float, int], ...] = (),
+        tags: Mapping[str, Any] | None = None,
+    ) -> None:
+        entities = _mlflow().entities
+        said = {_name(k): str(v)[:LONGEST_PARAM] for k, v in (params or {}).items()}
+        marks = {_name(k): str(v)[:LONGEST_TAG] for k, v in (tags or {}).items()}
+        if said and event.kind != "trial":
+            # A param cannot be changed: a study resumed with another budget says the new value in a tag.
+            known = self._client.get_run(run_id).data.params
+            marks |= {f"changed.{k}": v[:LONGEST_TAG] for k, v in said.items() if known.get(k, v) != v}
+            said = {k: v for k, v in said.items() if k not in known}
+        for some in _chunks(list(said.items()), OTHERS_A_CALL):
+            self._client.log_batch(run_id, params=[entities.Param(k, v) for k, v in some])
+        for some in _chunks(list(marks.items()), OTHERS_A_CALL):
+            self._client.log_batch(run_id, tags=[entities.RunTag(k, v) for k, v in some])
+        for points in _chunks(list(metrics), METRICS_A_CALL):
+            self._client.log_batch(run_id, metrics=[entities.Metric(_name(k), v, event.time_ms, s) for k, v, s in points])
+
+
+def _points(event: Event, metrics: Mapping[str, Any] | None = None) -> tuple[tuple[str, float, int], ...]:
+    """(name, value, step) of an event's metrics."""
+    if event.kind == "series":
+        return tuple((event.key, float(value), int(float(step))) for step, value in event.data.items())
+    return tuple((k, float(v), 0) for k, v in (event.data if metrics is None else metrics).items())
+
+
+def _alive(client: Any, run_id: str) -> bool:
+    try:
+        return client.get_run(run_id).info.lifecycle_stage == "active"
+    except Exception as error:
+        if getattr(error, "error_code", "") == "RESOURCE_DOES_NOT_EXIST":
+            return False
+        raise
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container without a passwd entry
+        return "unknown"
+
+
+def _name(key: str) -> str:
+    """A key as MLflow takes it: letters, digits, ``_ - . : /`` and spaces, no path tricks."""
+    return re.sub(r"[^\w\-. :/]", "_", str(key), flags=re.ASCII).strip("/").replace("..", "__")[:250] or "_"
+
+
+def _chunks(items: list[T], size: int) -> Iterator[list[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+__all__ = ["Busy", "Sender", "ask", "reason"]

@@ -1,0 +1,86 @@
+"""What is put on record of a study: parameters, metrics and artifacts under fixed names.
+
+MLflow's compare, parallel-coordinates and contour views need the same keys in all siblings, so every trial has every
+``knob.*`` parameter (the job's own value where it was not changed) and, if it was measured, every metric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from autotune.job.configs import in_words, key_of
+from autotune.job.spec import JobSpec
+from autotune.results import Anatomy, Observation, Result, Trial
+from autotune.tracking.base import Tracker
+from autotune_spaces.base import Value
+
+
+def begin(tracker: Tracker, spec: JobSpec, run_dir: Path) -> None:
+    """Open the study (parent run)."""
+    params = {
+        "command": " ".join(spec.command), "search_space": spec.search_space.preset, "objective": spec.objective,
+        "planned_steps": spec.planned_steps, "budget.minutes": spec.budget.minutes, "budget.trials": spec.budget.trials,
+    }
+    tracker.start_study(spec.digest(), spec.name, params, {"autotune.run_dir": str(run_dir)})
+
+
+def record_baseline(tracker: Tracker, observation: Observation) -> None:
+    """The job as it is, as a sibling of the trials: the row every comparison starts from."""
+    tracker.trial("baseline", "baseline", _params({}, observation.defaults), {"speedup": 1.0, **_anatomy(observation.anatomy)},
+                  {"autotune.state": "baseline"})
+    metrics = {"observe/noise": observation.noise}
+    if observation.ceiling is not None:
+        metrics["observe/loader_ceiling"] = observation.ceiling
+    tracker.study_metrics(metrics)
+
+
+def record_trial(tracker: Tracker, trial: Trial, defaults: Mapping[str, Value]) -> None:
+    """One configuration that was tried."""
+    metrics = _anatomy(trial.anatomy) if trial.anatomy else {}
+    if trial.log_ratio is not None and trial.speedup is not None:
+        metrics |= {"speedup": trial.speedup, "log_ratio": trial.log_ratio, "log_ratio_se": trial.standard_error or 0.0}
+    metrics |= {"wall_s": trial.wall_s, "settle_s": trial.settle_s}
+    tags = {"autotune.state": trial.state, "autotune.origin": trial.origin, "autotune.reason": trial.reason}
+    tracker.trial(key_of(trial.config), f"{trial.number:03d} {in_words(trial.config)}", _params(trial.config, defaults), metrics, tags)
+
+
+def record_result(tracker: Tracker, result: Result, run_dir: Path) -> None:
+    """The verdict, the loss curves as step metrics, and every file a person would open."""
+    speedup = result.speedup
+    metrics = {"speedup": speedup.estimate, "speedup_low": speedup.low, "speedup_high": speedup.high,
+               "wall_s": result.wall_s, "trials": float(len(result.trials))}
+    if result.loss.margin is not None:
+        metrics["loss/margin"] = result.loss.margin
+    tracker.study_metrics(metrics)
+    for side, curve in (("baseline", result.loss.baseline_curve), ("winner", result.loss.candidate_curve)):
+        if curve:
+            tracker.study_series(f"loss/{side}", {int(float(k)): v for k, v in curve.items()})
+    for name in ("tuned.yaml", "report.html", "result.json", "loss.png"):
+        if (run_dir / name).exists():
+            tracker.study_artifact(run_dir / name)
+    for path in result.traces.values():
+        if (run_dir / path).exists():
+            tracker.study_artifact(run_dir / path, "traces")
+
+
+def finish(tracker: Tracker, status: str, result: Result | None = None) -> None:
+    """Close the study. ``status``: FINISHED, FAILED, KILLED."""
+    if result is None:
+        tracker.finish(status, {}, {})
+        return
+    params = {**_params(result.knobs, result.baseline), "verdict": result.verdict}
+    tracker.finish(status, params, {"autotune.verdict": result.verdict, "autotune.reason": result.reason,
+                                    "autotune.loss": result.loss.verdict})
+
+
+def _params(config: Mapping[str, Value], defaults: Mapping[str, Value]) -> dict[str, object]:
+    return {f"knob.{name}": value for name, value in {**defaults, **config}.items()}
+
+
+def _anatomy(anatomy: Anatomy) -> dict[str, float]:
+    metrics = {f"anatomy/{phase}_ms": 1e3 * seconds for phase, seconds in anatomy.phases_s.items()}
+    return metrics | {
+        "samples_per_s": anatomy.samples_per_s, "iteration_ms": 1e3 * anatomy.iteration_s,
+        "reader_ratio": anatomy.reader_ratio, "peak_memory_gib": anatomy.peak_memory_gib,
+    }

@@ -1,0 +1,179 @@
+"""The study's record on disk: what MLflow is sent, now or later.
+
+    <run>/tracking/spool.jsonl      one event a line, in the order things happened, with the time they happened
+    <run>/tracking/target.json      where it is meant to go
+    <run>/tracking/artifacts/       copies of files from outside the run directory, which may be gone later
+    <run>/tracking/sent-<id>.json   how far it was sent to one store (mlflow.py)
+
+An event has a key and a time of its own. Sending one again therefore says the same thing again, and adds nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SPOOL_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class SpoolPaths:
+    """Every file name of a run's tracking directory."""
+
+    run_dir: Path
+
+    @property
+    def root(self) -> Path:
+        return self.run_dir / "tracking"
+
+    @property
+    def spool(self) -> Path:
+        return self.root / "spool.jsonl"
+
+    @property
+    def target(self) -> Path:
+        return self.root / "target.json"
+
+    @property
+    def artifacts(self) -> Path:
+        return self.root / "artifacts"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "send.lock"
+
+    def cursor(self, uri: str, experiment: str) -> Path:
+        return self.root / f"sent-{_digest([uri, experiment])[:12]}.json"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of the spool.
+
+    ``kind``: spool, start, trial, trial_artifact, metrics, series, artifact, finish. ``key``: what it is about, e.g. the trial.
+    """
+
+    kind: str
+    key: str
+    time_ms: int  # since 1970; also the timestamp of the metrics in it
+    data: Mapping[str, Any]
+
+
+def _digest(data: Any) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def _number(value: float) -> float | str:
+    """A float as JSON can hold it: NaN and infinities are written as words, which ``float()`` reads."""
+    return value if math.isfinite(value) else str(value)
+
+
+class Spool:
+    """The writer. One process a run writes; anyone may read with :func:`read_events`.
+
+    What is already in the file is known, so that a resumed run that records something again adds no line.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self.paths = SpoolPaths(run_dir)
+        self.paths.root.mkdir(parents=True, exist_ok=True)
+        self._said: dict[tuple[str, str], str] = {}  # (kind, key) -> digest of what was said last
+        _cut_torn_line(self.paths.spool)
+        self.id = ""
+        for event, _ in read_events(self.paths.spool):
+            self._remember(event)
+        if not self.id:
+            self.append("spool", uuid.uuid4().hex, {"schema_version": SPOOL_SCHEMA_VERSION})
+
+    def _remember(self, event: Event) -> None:
+        if event.kind == "spool":
+            self.id = event.key
+        elif event.kind in ("start", "finish"):
+            # These two take turns: a study that was stopped, resumed and stopped again says all three.
+            self._said.pop(("finish" if event.kind == "start" else "start", event.key), None)
+        self._said[event.kind, event.key] = _digest(event.data)
+
+    def append(self, kind: str, key: str, data: Mapping[str, Any]) -> bool:
+        """Write an event and wait until the disk has it; False if it says nothing new.
+
+        A trial is said once: the first stands. Everything else is said again when it has changed.
+
+        Raises:
+            OSError: the disk is full or the directory is gone.
+        """
+        said = self._said.get((kind, key))
+        if said is not None and (kind == "trial" or said == _digest(data)):
+            return False
+        event = Event(kind, key, time.time_ns() // 1_000_000, data)
+        line = json.dumps({"kind": kind, "key": key, "time_ms": event.time_ms, "data": data}, separators=(",", ":"), allow_nan=False)
+        with open(self.paths.spool, "ab") as file:
+            file.write(line.encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._remember(event)
+        return True
+
+    def append_metrics(self, kind: str, key: str, metrics: Mapping[Any, float | None]) -> bool:
+        """As :meth:`append`, for numbers: None is left out, NaN and infinities are kept."""
+        values = {str(k): _number(float(v)) for k, v in metrics.items() if v is not None}
+        return bool(values) and self.append(kind, key, values)
+
+    def append_file(self, kind: str, key: str, path: Path, folder: str) -> bool:
+        """Note an artifact by its path; a file outside the run directory is copied, because it may not be there later."""
+        path = path.resolve()
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        inside = path.is_relative_to(self.paths.run_dir.resolve())
+        if not inside:
+            copy = self.paths.artifacts / content[:16] / path.name
+            if not copy.exists():
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                temporary = copy.with_name(f".{copy.name}.{os.getpid()}")
+                shutil.copyfile(path, temporary)
+                os.replace(temporary, copy)
+            path = copy.resolve()
+        data = {"path": str(path.relative_to(self.paths.run_dir.resolve())), "folder": folder, "sha256": content}
+        return self.append(kind, f"{key}|{folder}/{path.name}", data)
+
+
+def read_events(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
+    """The events from byte ``offset`` on, each with the offset behind it.
+
+    A last line without its end (the writer was killed, or is just writing) is not an event yet. A line that is not JSON is
+    passed over: it can only be what a failing disk left, and the rest is still worth having.
+    """
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - closed by the with below
+    except FileNotFoundError:
+        return
+    with file:
+        file.seek(offset)
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            offset += len(line)
+            try:
+                data = json.loads(line)
+                event = Event(data["kind"], data["key"], data["time_ms"], data["data"])
+            except (ValueError, KeyError, TypeError):
+                continue
+            yield event, offset
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Remove a last line that was not written to its end, so that the next event does not continue it."""
+    if not path.exists():
+        return
+    with open(path, "rb+") as file:
+        content = file.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            file.truncate(whole)

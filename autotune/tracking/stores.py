@@ -1,0 +1,141 @@
+"""Where MLflow keeps a study: from what job.yaml or a flag says to a store that is known to work.
+
+    auto            sqlite:///<parent of the run directory>/mlflow.db, artifacts in mlartifacts/ beside it
+    sqlite:///p.db  a file; artifacts in mlartifacts/ beside it
+    http(s)://      a tracking server, which looks after the artifacts itself
+    others          databases and managed services, as MLflow knows them
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+import urllib.parse
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.errors import InputError
+from autotune.secrets import mask_url
+
+DATABASES = ("postgresql", "mysql", "mssql", "oracle")
+SERVICES = ("databricks", "databricks-uc", "uc")
+EXPECTED = "auto, none, sqlite:///file.db, or the http(s):// address of an MLflow server"
+OFFLINE = "start it, or pass --offline: the record is kept locally and sent later by `autotune sync`"
+
+
+@dataclass(frozen=True)
+class Store:
+    """One place MLflow can write to."""
+
+    uri: str
+    kind: str  # "sqlite", "http", "database", "service"
+    database: Path | None = None  # of a sqlite store
+
+    @property
+    def artifact_location(self) -> str | None:
+        """Where a new experiment of this store keeps its files; None leaves it to the server."""
+        return None if self.database is None else (self.database.parent / "mlartifacts").as_uri()
+
+    @property
+    def shown(self) -> str:
+        """The URI without a password in it."""
+        return mask_url(self.uri)
+
+    @property
+    def local(self) -> bool:
+        """Writing takes milliseconds, so it may be done between two trials."""
+        return self.kind == "sqlite"
+
+
+def mlflow_installed() -> bool:
+    return importlib.util.find_spec("mlflow") is not None
+
+
+def resolve(uri: str | None, run_dir: Path | None = None, where: str = "tracking uri") -> Store | None:
+    """The store that ``uri`` names, None for no MLflow. Touches nothing.
+
+    Args:
+        run_dir: what "auto" lies beside.
+
+    Raises:
+        InputError: not a URI that MLflow could write to.
+    """
+    if uri is None or uri.strip().lower() in ("", "none"):
+        return None
+    uri = uri.strip()
+    if uri == "auto":
+        if run_dir is None:
+            return None
+        uri = f"sqlite:///{run_dir.resolve().parent / 'mlflow.db'}"
+    scheme = uri.partition("://")[0].partition("+")[0].lower() if "://" in uri else uri.partition(":")[0].lower()
+    if scheme == "sqlite" and "://" in uri:
+        return _sqlite(uri, where)
+    if scheme in ("http", "https") and urllib.parse.urlsplit(uri).hostname:
+        return Store(uri.rstrip("/"), "http")
+    if scheme in DATABASES and "://" in uri:
+        return Store(uri, "database")
+    if scheme in SERVICES:
+        return Store(uri, "service")
+    if scheme == "file" or ("://" not in uri and ("/" in uri or uri in ("mlruns", "."))):
+        path = uri.removeprefix("file://").removeprefix("file:")
+        raise InputError(
+            f"'{uri}' is a directory, and MLflow no longer writes to plain directories",
+            where=where,
+            expected=EXPECTED,
+            remedy=f"use sqlite:///{(Path(path or '.') / 'mlflow.db').as_posix()}",
+        )
+    raise InputError(f"'{mask_url(uri)}' is not a tracking URI", where=where, expected=EXPECTED)
+
+
+def _sqlite(uri: str, where: str) -> Store:
+    name = uri.partition("://")[2]
+    if not name.startswith("/") or name in ("/", "/:memory:"):
+        raise InputError(
+            f"'{uri}' names no file", where=where, expected="sqlite:///relative.db or sqlite:////absolute.db",
+            remedy="three slashes, then the path",
+        )  # fmt: skip
+    path = Path(os.path.abspath(os.path.expanduser(name[1:])))
+    if "?" in str(path):
+        raise InputError(f"'{path}' holds a '?', which a sqlite URI cannot say", where=where, remedy="choose another directory")
+    return Store(f"sqlite:///{path}", "sqlite", path)
+
+
+def preflight(uri: str | None, run_dir: Path | None = None, where: str = "tracking uri") -> None:
+    """Make sure that a study can be recorded at ``uri``, in a few seconds; leaves nothing behind.
+
+    Raises:
+        InputError: the URI is none, the server does not answer, the sqlite file or its directory cannot be written.
+    """
+    store = resolve(uri, run_dir, where)
+    if store is None:
+        return
+    if store.database is not None:
+        _check_sqlite(store.database, where)
+    if not mlflow_installed() or (store.database is not None and not store.database.exists()):
+        return
+    from autotune.tracking.mlflow import ask
+
+    trouble = ask(store)
+    if trouble:
+        raise InputError(f"{store.shown} does not answer: {trouble}", where=where, expected="an MLflow store", remedy=OFFLINE)
+
+
+def _check_sqlite(path: Path, where: str) -> None:
+    if path.is_dir():
+        raise InputError(f"{path} is a directory", where=where, expected="a file, which MLflow makes if it is not there")
+    if path.exists():
+        if not os.access(path, os.R_OK | os.W_OK):
+            raise InputError(f"{path} cannot be written", where=where, remedy="change its permissions, or choose another file")
+        with open(path, "rb") as file:
+            head = file.read(16)
+        if head and head != b"SQLite format 3\0":
+            raise InputError(f"{path} is not a sqlite database", where=where, expected=EXPECTED)
+    folder = path.parent
+    while not folder.exists():
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):  # os.access says yes to root everywhere
+            pass
+    except OSError:
+        raise InputError(f"{folder} cannot be written, so there can be no {path.name} in it", where=where, remedy="choose another place") from None

@@ -1,0 +1,66 @@
+"""The MLflow pages of a store on this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+from autotune.errors import InputError
+from autotune.secrets import MASK
+from autotune.tracking.stores import EXPECTED, Store, mlflow_installed, resolve
+from autotune.tracking.sync import target_of
+
+RUNS = Path("autotune-runs")
+PORTS_TRIED = 20
+
+
+def store_to_show(run_dir: Path | None, uri: str | None) -> Store:
+    """The store of ``uri``, else of ``run_dir``, else of the runs in the current directory.
+
+    Raises:
+        InputError: there is none, or nothing was recorded in it yet.
+    """
+    where = "--uri" if uri else str(run_dir or RUNS)
+    if run_dir is not None and uri is None:
+        uri = target_of(run_dir)[0]
+        if uri is None:
+            raise InputError("this run was recorded without MLflow", where=where, remedy=f"autotune sync {run_dir} --uri auto, then again")
+    store = resolve(uri or "auto", run_dir or RUNS / "any", where)
+    if store is None or f"{MASK}@" in store.uri:
+        raise InputError("no store to show", where=where, expected=EXPECTED, remedy="pass --uri")
+    if store.database is not None and not store.database.is_file():
+        remedy = f"autotune sync {run_dir}" if run_dir else "run `autotune run` first, or name a run directory or --uri"
+        raise InputError(f"nothing is recorded in {store.database} yet", where=where, remedy=remedy)
+    if store.kind != "http" and not mlflow_installed():
+        raise InputError("mlflow is not installed", where="autotune ui", remedy="pip install mlflow")
+    return store
+
+
+def server_command(store: Store, port: int) -> tuple[list[str], dict[str, str]]:
+    """argv and environment of an MLflow server for ``store`` on 127.0.0.1: one worker, no job runners, 0.5 GB instead of 1.3."""
+    argv = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
+            "--backend-store-uri", store.uri]  # fmt: skip
+    if store.database is not None:
+        argv += ["--artifacts-destination", str(store.database.parent / "mlartifacts")]
+    env = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    return argv, env
+
+
+def free_port(first: int) -> int:
+    """``first``, or the next port above it that nobody listens on.
+
+    Raises:
+        InputError: none of the next few is free.
+    """
+    last = min(first + PORTS_TRIED, 65536)
+    for port in range(first, last):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise InputError(f"no free port from {first} to {last - 1}", where="--port", remedy="--port with another number")

@@ -1,0 +1,234 @@
+"""Every format of `autotune export` works where it is used: scripts run, code compiles, launchers get their flags."""
+
+import json
+import os
+import shlex
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import InputError
+from autotune.export import TunedConfig, TunedKnob, load_tuned, to_yaml, write_tuned
+from autotune.export.formats import FORMATS
+from autotune.export.formats.launchers import take_apart
+from autotune.export.tuned import Provenance
+from autotune.results import Interval
+from autotune_spaces.knobs import create, names
+
+SHOW = "import json, os, sys; print(json.dumps({'argv': sys.argv[1:], 'env': dict(os.environ), 'cwd': os.getcwd(), 'stdin': sys.stdin.read()}))"
+VIA = {"dtype": TunedKnob("it's on", "off", None, {"via": "--dtype {}", "default": "off", "numerics": "exact"}),
+       "sched": TunedKnob("a b", "x", None, {"via": "env OMP_SCHEDULE", "default": "x", "numerics": "exact"})}  # fmt: skip
+LIVE = {
+    "num_workers": TunedKnob(2, 0, Interval(1.6, 1.5, 1.7)),
+    "amp_dtype": TunedKnob("bfloat16", "off"),
+    "compile_mode": TunedKnob("reduce-overhead", "off"),
+    "intra_op_threads": TunedKnob(1, 2),
+    "batch_size": TunedKnob(64, 32, None, {"lr_scaling": "sqrt", "own_batch_size": 32}),
+}
+EVERY = {  # a value of every knob that is not the default
+    "num_workers": 2, "prefetch_factor": 4, "persistent_workers": True, "in_order": False, "pin_memory": True, "non_blocking": True,
+    "batch_size": 64, "amp_dtype": "float16", "matmul_precision": "high", "cudnn_benchmark": True, "cudnn_benchmark_limit": 0,
+    "cudnn_workspace_mib": 512, "compile_mode": "max-autotune", "channels_last": True, "optimizer_impl": "fused", "intra_op_threads": 2,
+}  # fmt: skip
+ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "my job"
+    path.mkdir()
+    (path / "train me.py").write_text(SHOW)
+    return path
+
+
+def tuned(folder: Path, knobs: dict[str, TunedKnob], *words: str, command: tuple[str, ...] = (), **fields: object) -> TunedConfig:
+    head = command or (sys.executable, "train me.py")
+    return TunedConfig("digits\n; rm -rf x", (*head, *words), folder, knobs=knobs, **fields)  # type: ignore[arg-type]
+
+
+def run(script: str, tmp_path: Path, *arguments: str, stdin: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+    path = tmp_path / "script.sh"
+    path.write_text(script)
+    path.chmod(0o755)
+    return subprocess.run(
+        [str(path), *arguments], cwd=tmp_path, input=stdin, capture_output=True, text=True, timeout=120,
+        env={**ENV, "XDG_CACHE_HOME": str(tmp_path / "cache"), **more},
+    )  # fmt: skip
+
+
+def test_every_knob_is_covered() -> None:
+    assert set(EVERY) == set(names()), "a new knob needs a value here"
+
+
+AWKWARD = ("a b", "it's", '"', "$HOME", "`id`", "*", "", "--x", "{y}", "${z}", "TUNED_YAML")
+
+
+def test_a_plain_shell_script_runs_the_job(folder: Path, tmp_path: Path) -> None:
+    config = tuned(folder, VIA, *AWKWARD, "{seed}", env={"GREETING": "a 'b' $c"})
+    script = FORMATS["shell"].write(config)
+    assert "autotune launch" not in script  # no agent, no need for us
+    done = run(script, tmp_path, "x y", stdin="in", SEED="7")
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["argv"] == [*AWKWARD, "7", "--dtype", "it's on", "x y"]
+    assert (seen["env"]["OMP_SCHEDULE"], seen["env"]["GREETING"]) == ("a b", "a 'b' $c")
+    assert (seen["cwd"], seen["stdin"]) == (str(folder), "in")
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_a_shell_script_with_live_knobs_runs_the_job(folder: Path, tmp_path: Path, shell: str) -> None:
+    config = tuned(folder, {**VIA, "intra_op_threads": TunedKnob(1, 2)}, *AWKWARD)
+    script = FORMATS["shell"].write(config).replace("#!/bin/sh", f"#!/usr/bin/env {shell}")
+    done = run(script, tmp_path, "x y", stdin="in")
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["argv"] == [*AWKWARD, "--dtype", "it's on", "x y"]
+    assert (seen["cwd"], seen["stdin"]) == (str(folder), "in")
+    session = json.loads(Path(seen["env"]["AUTOTUNE_SESSION"]).read_text())
+    assert [(k["name"], k["value"]) for k in session["knobs"]] == [("intra_op_threads", 1)]
+    assert session["mode"] == "launch"
+
+
+def test_shell_scripts_pass_exit_codes(folder: Path, tmp_path: Path) -> None:
+    (folder / "train me.py").write_text("raise SystemExit(7)")
+    for knobs in (VIA, {"intra_op_threads": TunedKnob(1, 2)}):
+        assert run(FORMATS["shell"].write(tuned(folder, knobs)), tmp_path).returncode == 7
+
+
+def test_secrets_are_asked_for(folder: Path, tmp_path: Path) -> None:
+    for knobs in (VIA, {"intra_op_threads": TunedKnob(1, 2)}):
+        script = FORMATS["shell"].write(tuned(folder, knobs, "--api-key=${API_KEY}", env_from_launch=("API_KEY",)))
+        missing = run(script, tmp_path)
+        assert missing.returncode != 0 and "API_KEY" in missing.stderr and missing.stdout == ""
+        there = run(script, tmp_path, API_KEY="q1 w2'$x")
+        assert json.loads(there.stdout)["argv"][0] == "--api-key=q1 w2'$x"
+
+
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_every_format_takes_every_knob(folder: Path, name: str) -> None:
+    knobs = {n: TunedKnob(v, None, Interval(1.1, 1.0, 1.2)) for n, v in EVERY.items()}
+    text = FORMATS[name].write(tuned(folder, {**knobs, **VIA}, provenance=Provenance(job_device="cuda", loader_key="train.py:9#0")))
+    for knob in {**knobs, **VIA}:
+        assert knob in text, f"{knob} is neither set nor mentioned"
+    if name == "python":
+        compile(text, "tuned", "exec")
+    elif name != "yaml":
+        subprocess.run(["sh", "-n"], input=text, text=True, check=True)
+
+
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_nothing_to_change_works_too(folder: Path, tmp_path: Path, name: str) -> None:
+    text = FORMATS[name].write(tuned(folder, {}))
+    if name == "shell":
+        assert json.loads(run(text, tmp_path).stdout)["argv"] == []
+    if name == "python":
+        compile(text, "tuned", "exec")
+
+
+@pytest.mark.parametrize("name", ["shell", "torchrun", "accelerate", "python"])
+def test_a_name_with_a_line_break_is_no_command(folder: Path, name: str) -> None:
+    text = FORMATS[name].write(tuned(folder, VIA))
+    assert not any(line.startswith("; rm") for line in text.splitlines())
+
+
+def test_yaml_is_the_file_itself(folder: Path) -> None:
+    config = tuned(folder, LIVE)
+    assert FORMATS["yaml"].write(config) == to_yaml(config)
+
+
+def last_words(script: str) -> list[str]:
+    return shlex.split(script.strip().splitlines()[-1])
+
+
+def test_torchrun(folder: Path) -> None:
+    script = FORMATS["torchrun"].write(tuned(folder, {**LIVE, **VIA}, "--epochs", "5"))
+    assert last_words(script) == ["exec", "torchrun", "--standalone", "--nproc-per-node=1", "train me.py", "--epochs", "5", "--dtype", "it's on", "$@"]
+    assert "\nexport OMP_NUM_THREADS=1\n" in script
+    said, _, unsaid = script.partition("has no switch for the following")
+    assert "set below: intra_op_threads" in said
+    for name in ("num_workers", "amp_dtype", "compile_mode", "batch_size"):
+        assert name in unsaid and f"set below: {name}" not in said
+    assert "#       DataLoader(..., num_workers=2)" in unsaid
+
+
+def test_torchrun_keeps_its_own_options(folder: Path) -> None:
+    command = ("torchrun", "--nproc-per-node", "2", "--standalone", "-m", "pkg.train")
+    assert last_words(FORMATS["torchrun"].write(tuned(folder, {}, "--lr", "1", command=command)))[1:-1] == [*command, "--lr", "1"]
+
+
+def test_torchrun_runs(folder: Path, tmp_path: Path) -> None:
+    script = FORMATS["torchrun"].write(tuned(folder, {**VIA, "intra_op_threads": TunedKnob(1, 2)}, "a b"))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = run(script, tmp_path, "x y", PATH=path)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["argv"] == ["a b", "--dtype", "it's on", "x y"]
+    assert (seen["env"]["OMP_NUM_THREADS"], seen["env"]["OMP_SCHEDULE"], seen["env"]["WORLD_SIZE"]) == ("1", "a b", "1")
+
+
+def test_accelerate(folder: Path) -> None:
+    script = FORMATS["accelerate"].write(tuned(folder, {**LIVE, **VIA}, "--epochs", "5"))
+    assert last_words(script)[1:] == [
+        "accelerate", "launch", "--num_processes=1", "--cpu", "--mixed_precision=bf16", "--dynamo_backend=inductor",
+        "--dynamo_mode=reduce-overhead", "--num_cpu_threads_per_process=1", "train me.py", "--epochs", "5", "--dtype", "it's on", "$@",
+    ]  # fmt: skip
+    assert "Accelerator()" in script
+    assert "num_workers" in script.partition("has no switch for the following")[2]
+
+
+def test_accelerate_flags_are_replaced_not_doubled(folder: Path) -> None:
+    command = ("accelerate", "launch", "--mixed-precision", "no", "--num_processes", "2", "--dynamo_backend=no", "train.py", "--mixed_precision", "x")
+    words = last_words(FORMATS["accelerate"].write(tuned(folder, LIVE, command=command)))
+    assert words[3:5] == ["--num_processes", "2"]
+    assert words[words.index("train.py") + 1 :] == ["--mixed_precision", "x", "$@"]  # the program's own
+    assert [w for w in words[: words.index("train.py")] if "precision" in w] == ["--mixed_precision=bf16"]
+
+
+@pytest.mark.parametrize(
+    ("command", "launcher", "program"),
+    [
+        (("python", "-u", "-W", "ignore", "t.py", "-u"), "python", ("t.py", "-u")),
+        (("/usr/bin/python3.11", "-m", "pkg", "--x"), "python", ("-m", "pkg", "--x")),
+        (("python", "-m", "torch.distributed.run", "--nproc-per-node=2", "t.py"), "torchrun", ("t.py",)),
+        (("torchrun", "--rdzv-backend", "c10d", "--standalone", "t.py", "-a"), "torchrun", ("t.py", "-a")),
+        (("accelerate", "launch", "--config_file", "c.yaml", "--cpu", "t.py"), "accelerate", ("t.py",)),
+    ],
+)
+def test_commands_are_taken_apart(command: tuple[str, ...], launcher: str, program: tuple[str, ...]) -> None:
+    parts = take_apart(command, "torchrun")
+    assert (parts.launcher, parts.program) == (launcher, program)
+
+
+@pytest.mark.parametrize("command", [("bash", "train.sh"), ("python", "-c", "pass"), ("python",), ("./train",)])
+def test_what_a_launcher_cannot_start_is_refused(folder: Path, command: tuple[str, ...]) -> None:
+    with pytest.raises(InputError, match="--format shell"):
+        FORMATS["torchrun"].write(tuned(folder, {}, command=command))
+
+
+def test_python_has_one_loader_line(folder: Path) -> None:
+    knobs = {n: TunedKnob(EVERY[n]) for n in ("num_workers", "prefetch_factor", "pin_memory")}
+    text = FORMATS["python"].write(tuned(folder, knobs, provenance=Provenance(loader_key="train.py:9#0")))
+    assert "loader = DataLoader(..., num_workers=2, prefetch_factor=4, pin_memory=True)  # train.py:9#0" in text
+    assert text.index("import os") < text.index("loader =")
+
+
+def test_snippets_are_valid_python() -> None:
+    for name, value in EVERY.items():
+        compile(create(name).snippet(value), name, "exec")  # type: ignore[arg-type]
+
+
+def test_the_command(folder: Path, tmp_path: Path) -> None:
+    write_tuned(tuned(folder, VIA), tmp_path / "tuned.yaml")
+    run_command = [sys.executable, "-m", "autotune", "export"]
+    out = tmp_path / "run it.sh"
+    done = subprocess.run([*run_command, str(tmp_path), "--format", "shell", "-o", str(out)], env=ENV, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert out.stat().st_mode & stat.S_IXUSR
+    printed = subprocess.run([*run_command, str(tmp_path / "tuned.yaml")], env=ENV, capture_output=True, text=True, timeout=60)
+    (tmp_path / "again.yaml").write_text(printed.stdout)
+    assert load_tuned(tmp_path / "again.yaml") == load_tuned(tmp_path)
+    wrong = subprocess.run([*run_command, str(tmp_path), "--format", "shel"], env=ENV, capture_output=True, text=True, timeout=60)
+    assert wrong.returncode == 2 and "did you mean 'shell'" in wrong.stderr

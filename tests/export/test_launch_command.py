@@ -1,0 +1,236 @@
+"""`autotune launch`, as a real command: the job takes its place, with the knobs, the words and the signals it was meant to have."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from autotune.export import TunedConfig, TunedKnob, write_tuned
+from autotune.export.fingerprint import _gpus, current, differences, obstacles
+from autotune.export.tuned import Provenance
+from autotune_spaces.facts import Machine
+
+SHOW = """
+import json, os, signal, sys
+print(json.dumps({"argv": sys.argv[1:], "pid": os.getpid(), "cwd": os.getcwd(), "env": dict(os.environ),
+                  "sigpipe": signal.getsignal(signal.SIGPIPE) == signal.SIG_DFL or os.environ.get("X"), "fds": sorted(map(int, os.listdir("/proc/self/fd")))}))
+"""
+VIA = {"dtype": TunedKnob("on off", "off", None, {"via": "--dtype {}", "default": "off", "numerics": "exact"}),
+       "sched": TunedKnob("static", "dynamic", None, {"via": "env OMP_SCHEDULE", "default": "dynamic", "numerics": "exact"})}  # fmt: skip
+
+
+def environment(tmp_path: Path, **more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "XDG_CACHE_HOME": str(tmp_path / "cache"), **more}
+
+
+def job(tmp_path: Path, code: str, *words: str, **fields: object) -> Path:
+    folder = tmp_path / "the job"
+    folder.mkdir(exist_ok=True)
+    (folder / "train me.py").write_text(code)
+    tuned = TunedConfig("digits", (sys.executable, "train me.py", *words), folder, **fields)  # type: ignore[arg-type]
+    path = tmp_path / "tuned.yaml"
+    write_tuned(tuned, path)
+    return path
+
+
+def launch(path: Path, tmp_path: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "autotune", "launch", str(path), *arguments],
+        capture_output=True, text=True, timeout=120, env=environment(tmp_path, **more),
+    )  # fmt: skip
+
+
+def test_words_reach_the_job_as_they_are(tmp_path: Path) -> None:
+    awkward = ["a b", "it's", '"', "$HOME", "*", "", "--flag", "é\nx", "{x}", "${y}"]
+    path = job(tmp_path, SHOW, *awkward, knobs=VIA, env={"GREETING": "a 'b' $c"})
+    done = launch(path, tmp_path, "--", "--more", "x y")
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["argv"] == [*awkward, "--dtype", "on off", "--more", "x y"]
+    assert seen["env"]["OMP_SCHEDULE"] == "static"
+    assert seen["env"]["GREETING"] == "a 'b' $c"
+    assert seen["cwd"] == seen["env"]["PWD"] == str(tmp_path / "the job")
+    assert "AUTOTUNE_SESSION" not in seen["env"]  # nothing here needs the agent
+    assert "dtype=on off" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("code", [0, 1, 7, 130])
+def test_exit_codes_pass_through(tmp_path: Path, code: int) -> None:
+    assert launch(job(tmp_path, f"import sys; sys.exit({code})", knobs=VIA), tmp_path).returncode == code
+
+
+def test_a_death_by_signal_passes_through(tmp_path: Path) -> None:
+    path = job(tmp_path, "import os; os.kill(os.getpid(), 9)", knobs=VIA)
+    assert launch(path, tmp_path).returncode == -9
+
+
+def test_stdin_and_signals_are_the_jobs_own(tmp_path: Path) -> None:
+    code = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, lambda *a: (print("term", flush=True), os._exit(5)))
+print(sys.stdin.readline().strip(), os.getpid(), flush=True)
+signal.pause()
+"""
+    path = job(tmp_path, code, knobs=VIA)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "autotune", "launch", str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True, env=environment(tmp_path),
+    )  # fmt: skip
+    assert child.stdin is not None and child.stdout is not None
+    child.stdin.write("hello\n")
+    child.stdin.flush()
+    assert child.stdout.readline().split() == ["hello", str(child.pid)]  # the job has taken the launcher's place
+    child.send_signal(signal.SIGTERM)
+    assert child.stdout.readline() == "term\n"
+    assert child.wait(10) == 5
+    child.stdin.close()
+    child.stdout.close()
+
+
+def test_broken_pipes_end_the_job_as_without_us(tmp_path: Path) -> None:
+    path = job(tmp_path, "import subprocess; print(subprocess.run(['/bin/sh', '-c', 'trap'], capture_output=True, text=True).stdout)", knobs=VIA)
+    # a shell lists signals it found ignored
+    assert "PIPE" not in launch(path, tmp_path).stdout
+
+
+def test_secrets_come_from_the_environment(tmp_path: Path) -> None:
+    path = job(tmp_path, SHOW, "--api-key", "${API_KEY}", knobs=VIA, env_from_launch=("API_KEY",))
+    missing = launch(path, tmp_path)
+    assert missing.returncode == 2 and "API_KEY" in missing.stderr and missing.stdout == ""
+    there = launch(path, tmp_path, API_KEY="q1w2e3")
+    assert json.loads(there.stdout)["argv"][1] == "q1w2e3"
+    assert "q1w2e3" not in there.stderr
+    dry = launch(path, tmp_path, "--dry-run", API_KEY="q1w2e3")
+    assert "q1w2e3" not in dry.stdout + dry.stderr and "API_KEY" in dry.stdout
+
+
+def test_placeholders(tmp_path: Path) -> None:
+    path = job(tmp_path, SHOW, "--seed", "{seed}", "--out={trial_dir}", env={"LOGS": "{trial_dir}/logs"})
+    seen = json.loads(launch(path, tmp_path, "--seed", "3").stdout)
+    out = tmp_path / "the job" / "out"
+    assert seen["argv"] == ["--seed", "3", f"--out={out}"]
+    assert seen["env"]["LOGS"] == f"{out}/logs" and out.is_dir()
+
+
+def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "tuned.yaml"
+    write_tuned(TunedConfig("x", ("no-such-program",), tmp_path), path)
+    done = launch(path, tmp_path)
+    assert done.returncode == 2 and "no-such-program" in done.stderr and "Traceback" not in done.stderr
+    write_tuned(TunedConfig("x", ("python",), tmp_path / "gone"), path)
+    done = launch(path, tmp_path)
+    assert done.returncode == 2 and "gone" in done.stderr
+
+
+TRAIN = """
+import json, os, torch
+from torch.utils.data import DataLoader
+torch.manual_seed(0)
+class Data(torch.utils.data.Dataset):
+    x, y = torch.randn(64, 8), torch.randint(0, 2, (64,))
+    def __len__(self): return 64
+    def __getitem__(self, i): return self.x[i], self.y[i], torch.utils.data.get_worker_info() is not None
+data = Data()
+loader = DataLoader(data, batch_size=8, shuffle=True)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+steps, dtypes, workers = 0, set(), set()
+model[0].register_forward_hook(lambda m, a, o: dtypes.add(str(o.dtype)))
+for epoch in range(2):
+    for x, y, by_worker in loader:
+        workers.update(by_worker.tolist())
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        steps += 1
+print(json.dumps({"steps": steps, "threads": torch.get_num_threads(), "dtypes": sorted(dtypes), "batches": len(loader), "by_worker": sorted(workers)}))
+"""
+
+
+def test_live_knobs_hold_from_the_first_iteration(tmp_path: Path) -> None:
+    knobs = {"intra_op_threads": TunedKnob(1, 2), "amp_dtype": TunedKnob("bfloat16", "off"), "num_workers": TunedKnob(1, 0)}
+    line = TRAIN[: TRAIN.index("loader = ")].count("\n") + 1
+    path = job(tmp_path, TRAIN, knobs=knobs, provenance=Provenance(loader_key=f"train me.py:{line}#0"))
+    done = launch(path, tmp_path, "--force")  # a CPU without bfloat16 units may be asked to
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["steps"] == 16 and seen["batches"] == 8  # epochs end where they should
+    assert seen["threads"] == 1
+    assert seen["by_worker"] == [True]  # every sample, the first one too
+    forced_out = "left out amp_dtype" in done.stderr
+    assert seen["dtypes"] == (["torch.float32"] if forced_out else ["torch.bfloat16"])
+    (session,) = (tmp_path / "cache" / "autotune" / "launch").iterdir()
+    assert not (session / "agent.log").exists(), (session / "agent.log").read_text()
+    assert sorted(p.name for p in session.iterdir()) == ["crumbs", "session.json"]
+    launch(path, tmp_path, "--force")
+    assert len(list((tmp_path / "cache" / "autotune" / "launch").iterdir())) == 1  # nothing piles up
+
+
+def test_a_cuda_knob_is_refused_without_cuda(tmp_path: Path) -> None:
+    provenance = Provenance(job_device="cuda", machine={"device": "cuda", "device_name": "H200"})
+    knobs = {"pin_memory": TunedKnob(True, False), **VIA}
+    path = job(tmp_path, SHOW, knobs=knobs, provenance=provenance)
+    refused = launch(path, tmp_path, CUDA_VISIBLE_DEVICES="")
+    assert refused.returncode == 2 and "pin_memory" in refused.stderr and refused.stdout == ""
+    forced = launch(path, tmp_path, "--force", CUDA_VISIBLE_DEVICES="")
+    assert forced.returncode == 0 and "left out pin_memory" in forced.stderr
+    seen = json.loads(forced.stdout)
+    assert seen["argv"] == ["--dtype", "on off"] and "AUTOTUNE_SESSION" not in seen["env"]
+
+
+def test_another_machine_is_a_warning(tmp_path: Path) -> None:
+    machine = {"torch_version": "1.0", "cores": 999, "cpu_model": "Abacus"}
+    path = job(tmp_path, SHOW, knobs=VIA, provenance=Provenance(machine=machine))
+    done = launch(path, tmp_path)
+    assert done.returncode == 0
+    for word in ("torch: 1.0 when tuned", "cores: 999 when tuned", "CPU: Abacus when tuned"):
+        assert word in done.stderr
+
+
+def test_the_same_machine_is_no_warning(tmp_path: Path) -> None:
+    import torch
+
+    from autotune_spaces.codec import encode
+    from autotune_spaces.machine import probe
+
+    tuned = TunedConfig("x", (sys.executable, "t.py"), tmp_path, knobs=VIA, provenance=Provenance(machine=encode(probe())))
+    now = current(tuned, dict(os.environ))
+    assert now.torch_version == str(torch.__version__)
+    assert differences(tuned, now) == []
+    assert obstacles(tuned, now) == {}
+
+
+def test_gpus_are_seen_without_torch(tmp_path: Path) -> None:
+    devices, driver = tmp_path / "dev", tmp_path / "gpus"
+    for number in (0, 1):
+        (driver / f"0000:0{number}").mkdir(parents=True)
+        (driver / f"0000:0{number}" / "information").write_text("Model: \t\t NVIDIA H200\nIRQ: 1\n")
+    devices.mkdir()
+    assert _gpus({}, devices, driver) == []
+    for name in ("nvidia0", "nvidia1", "nvidiactl"):
+        (devices / name).touch()
+    assert _gpus({}, devices, driver) == ["NVIDIA H200", "NVIDIA H200"]
+    assert _gpus({"CUDA_VISIBLE_DEVICES": "1"}, devices, driver) == ["NVIDIA H200"]
+    assert _gpus({"CUDA_VISIBLE_DEVICES": ""}, devices, driver) == []
+
+
+def test_every_knob_can_be_asked_about_a_gpu() -> None:
+    from autotune_spaces.knobs import names
+
+    values = {"pin_memory": True, "cudnn_workspace_mib": 512, "amp_dtype": "float16", "matmul_precision": "high", "optimizer_impl": "fused"}
+    knobs = {name: TunedKnob(values.get(name, 2)) for name in names()}
+    gpu = Machine(8, 64.0, 8.0, "cuda", "H200", "2.13.0", "3.11", compute_capability=(9, 0), device_memory_gib=139.0, device_count=1)
+    tuned = TunedConfig("x", ("python",), Path("/"), knobs=knobs, provenance=Provenance(job_device="cuda"))
+    assert obstacles(tuned, gpu) == {}
+
+
+def test_launching_is_quick(tmp_path: Path) -> None:
+    path = job(tmp_path, "pass", knobs=VIA)
+    started = time.monotonic()
+    launch(path, tmp_path)
+    assert time.monotonic() - started < 5  # no torch is imported

@@ -1,0 +1,143 @@
+"""tuned.yaml: what is written is what is read, secrets are not in it, mistakes are named with their line."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import yaml
+
+from autotune.errors import InputError
+from autotune.export import TunedConfig, TunedKnob, build_tuned, load_tuned, to_yaml, write_tuned
+from autotune.export.tuned import Provenance
+from autotune.job.spec import JobSpec, SearchSpace
+from autotune.results import Interval, KnobGain, LossVerdict, Observation, Result
+from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
+from autotune_spaces.knobs import create
+
+MACHINE = Machine(2, 8.0, 1.0, "cpu", "Xeon", "2.13.0+cpu", "3.11.9", cpu_model="Xeon")
+LOADER = LoaderFacts("Digits", "train.py:9", "train.py:9#0", 32, 0, None, False, False, False, False, 10, 320, False)
+JOB = JobFacts(1, "cpu", LOADER, (), ())
+
+
+def spec(tmp_path: Path, command: tuple[str, ...] = ("python", "train.py"), env: dict[str, str] | None = None) -> JobSpec:
+    knobs = (
+        create("num_workers"),
+        create("batch_size", {"lr_scaling": "sqrt"}),
+        create("dtype", {"via": "--dtype {}", "default": "off", "numerics": "rounding"}, ("off", "on")),
+        create("width", {"via": "", "default": 8, "numerics": "statistical"}, (8, 16)),
+    )
+    return JobSpec("digits", command, tmp_path, env or {}, SearchSpace("custom", knobs))
+
+
+def result(knobs: dict[str, object], verdict: str = "tuned") -> Result:
+    from autotune.results import Anatomy
+
+    anatomy = Anatomy({}, 0.1, 0.1, 0.1, 0.1, 320.0, 0.01, 0.1, 0.1, 60, 10)
+    observation = Observation(MACHINE, JOB, anatomy, 0.01, None, "loader", "", {}, {"num_workers": 0}, {})
+    baseline = {"num_workers": 0, "batch_size": 32, "dtype": "off", "width": 8}
+    gains = (KnobGain("num_workers", 2, Interval(1.4, 1.3, 1.5), True), KnobGain("pin_memory", True, Interval(1.0, 0.9, 1.1), False))
+    loss = LossVerdict("unchanged", "inside the margin in all bins", 4, 240)
+    return Result("digits", verdict, "faster", Interval(1.5, 1.4, 1.6), loss, knobs, baseline, observation, None, gains, (), (), 60.0, {})  # type: ignore[arg-type]
+
+
+AWKWARD = ["a b", "", "off", "Yes", "null", "1e-3", "1.10", "0x1F", "1_000", "12:30", "~", "- x", "#", "a: b", "é", "\n", '"', "'", "\\", "$HOME", "{a}", "*",
+           "&x", "!x", "%", "@", "`", "\x7f", "\t", "\u2028", "😀", "\udc80", "=", "<<", ".", "-", "2026-01-02", "nan", ".inf", "\ufeff", "\x85"]  # fmt: skip
+
+
+def test_any_command_and_environment_survives(tmp_path: Path) -> None:
+    tuned = TunedConfig("x", ("python", *AWKWARD), tmp_path, {f"V{i}": word for i, word in enumerate(AWKWARD)})
+    text = to_yaml(tuned)
+    path = tmp_path / "tuned.yaml"
+    path.write_bytes(text.encode())
+    assert load_tuned(path) == tuned
+    assert yaml.safe_load(text)["command"] == list(tuned.command)  # readers of YAML 1.1 see the same
+
+
+def test_a_result_becomes_a_file_and_comes_back(tmp_path: Path) -> None:
+    job = spec(tmp_path, ("python", "train.py", "--width", "{width}"), {"OMP_NUM_THREADS": "2"})
+    tuned = build_tuned(result({"num_workers": 2, "batch_size": 64, "dtype": "on"}), job, tmp_path / "run")
+    assert tuned.knobs["num_workers"] == TunedKnob(2, 0, Interval(1.4, 1.3, 1.5), {})
+    assert tuned.knobs["batch_size"].options["lr_scaling"] == "sqrt"
+    assert tuned.knobs["dtype"].options["via"] == "--dtype {}"
+    assert tuned.command == ("python", "train.py", "--width", "8")  # a placeholder nobody changed has its own value
+    assert tuned.provenance.machine == {"device": "cpu", "device_name": "Xeon", "cores": 2, "memory_gib": 8.0, "cpu_model": "Xeon",
+                                        "torch_version": "2.13.0+cpu", "python_version": "3.11.9"}  # fmt: skip
+    assert (tuned.provenance.loader_key, tuned.provenance.loss) == ("train.py:9#0", "unchanged")
+    path = tmp_path / "tuned.yaml"
+    write_tuned(tuned, path)
+    assert load_tuned(path) == tuned == load_tuned(tmp_path)
+    assert "1.50x as fast (1.40 to 1.60)" in path.read_text()
+
+
+def test_keep_what_you_have_is_a_file_too(tmp_path: Path) -> None:
+    tuned = build_tuned(result({}, "keep-baseline"), spec(tmp_path))
+    assert tuned.provenance.speedup is None
+    text = to_yaml(tuned)
+    assert "\nknobs: {}\n" in text and "keep what you have" in text
+    write_tuned(tuned, tmp_path / "tuned.yaml")
+    assert load_tuned(tmp_path / "tuned.yaml").knobs == {}
+
+
+def test_secrets_stay_out(tmp_path: Path) -> None:
+    env = {"HF_TOKEN": "hf_abcdef0123", "DATABASE": "postgresql://me:hunter2@host/x", "EPOCHS": "5"}
+    job = spec(tmp_path, ("python", "train.py", "--api-key", "q1w2e3", "--url=https://x/?t=hf_abcdef0123"), env)
+    tuned = build_tuned(result({"num_workers": 2}), job)
+    text = to_yaml(tuned)
+    for secret in ("hf_abcdef0123", "hunter2", "q1w2e3"):
+        assert secret not in text
+    assert tuned.env == {"EPOCHS": "5"}
+    assert tuned.env_from_launch == ("API_KEY", "DATABASE", "HF_TOKEN")
+    assert tuned.command[2:] == ("--api-key", "${API_KEY}", "--url=https://x/?t=${HF_TOKEN}")
+
+
+def test_the_same_settings_give_the_same_text(tmp_path: Path) -> None:
+    one = build_tuned(result({"num_workers": 2}), spec(tmp_path))
+    two = dataclasses.replace(one, knobs={"num_workers": TunedKnob(4, 0, one.knobs["num_workers"].gain, {})})
+    changed = [(a, b) for a, b in zip(to_yaml(one).splitlines(), to_yaml(two).splitlines(), strict=True) if a != b]
+    assert changed == [("    value: 2", "    value: 4")]
+
+
+GOOD = to_yaml(TunedConfig("x", ("python", "train.py"), Path("/tmp"), {}, (), {"num_workers": TunedKnob(2, 0)}, Provenance()))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found", "line_of"),
+    [
+        ("schema_version: 1", "schema_version: 9", "schema_version is 9", "schema_version"),
+        ("schema_version: 1\n", "", "schema_version is missing", ""),
+        ("  num_workers:", "  num_worker:", "unknown knob 'num_worker'", "num_worker:"),
+        ("value: 2", "value: many", "num_workers: ", "value: many"),
+        ("    value: 2\n", "", "has no value", "num_workers:"),
+        ("command:\n", "comand:\n", "unknown key 'comand'", "comand:"),
+        ("name: x", "name: [x]", "not one value", "name: [x]"),
+        ("name: x", "name: x: y", "not valid YAML", "name: x: y"),
+        ("name: x", "name: !!python/object/apply:os.system [ls]", "only plain data is read", "name: !!"),
+        ("workdir: /tmp", "workdir: /tmp\nworkdir: /", "stands here again", "workdir: /\n"),
+    ],
+)
+def test_mistakes_are_named_with_their_line(tmp_path: Path, old: str, new: str, found: str, line_of: str) -> None:
+    assert old in GOOD
+    text = GOOD.replace(old, new)
+    path = tmp_path / "tuned.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_tuned(path)
+    assert found in str(caught.value)
+    if line_of:
+        line = text[: text.index(line_of)].count("\n") + 1
+        assert f"{path}:{line}" in str(caught.value) or f"tuned.yaml:{line}" in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_nearest_word(tmp_path: Path) -> None:
+    (tmp_path / "tuned.yaml").write_text(GOOD.replace("  num_workers:", "  num_worker:"))
+    with pytest.raises(InputError, match="did you mean 'num_workers'"):
+        load_tuned(tmp_path)
+
+
+def test_no_file_and_unfinished_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        load_tuned(tmp_path / "none.yaml")
+    (tmp_path / "journal.jsonl").touch()
+    with pytest.raises(InputError, match="has not finished"):
+        load_tuned(tmp_path)

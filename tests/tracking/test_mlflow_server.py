@@ -1,0 +1,136 @@
+"""A real MLflow server on this machine: away at first, then there; and the pages that `autotune ui` starts."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mlflow")
+
+from autotune.tracking import open_tracker, preflight, sync
+from autotune.tracking.stores import resolve
+from autotune.tracking.ui import free_port, server_command
+
+ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+@contextmanager
+def running(argv: list[str], env: dict[str, str], port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A server process, until it answers; afterwards its whole group is gone."""
+    process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 90
+        while True:
+            assert process.poll() is None, f"the server ended with {process.returncode}"
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as answer:
+                    assert answer.status == 200
+                    break
+            except OSError:
+                assert time.monotonic() < deadline, "no answer"
+                time.sleep(0.3)
+        yield process
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(15)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            pass
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait(10)
+
+
+def a_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_server_that_is_away_at_first(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    port = a_port()
+    uri = f"http://127.0.0.1:{port}"
+    said: list[str] = []
+    run_dir = tmp_path / "runs" / "digits"
+    tracker = open_tracker(uri, "digits", run_dir, say=said.append)
+    tracker.start_study("s", "digits", {"command": "python train.py"}, {})
+    tracker.trial("t0", "000", {"knob.num_workers": 0}, {"speedup": 1.0}, {})
+    page = run_dir / "report.html"
+    page.write_text("page")
+    tracker.study_artifact(page)
+    tracker.finish("FINISHED", {}, {})
+    assert len(said) == 1
+
+    store = resolve(f"sqlite:///{tmp_path / 'server' / 'mlflow.db'}")
+    assert store is not None and store.database is not None
+    store.database.parent.mkdir()
+    argv, env = server_command(store, port)
+    with running(argv, env, port) as server:
+        preflight(uri)
+        assert sync(run_dir).sent > 3
+        assert sync(run_dir).sent == 0
+        client = MlflowClient(tracking_uri=uri)
+        experiment = client.get_experiment_by_name("digits")
+        assert experiment is not None
+        runs = client.search_runs([experiment.experiment_id])
+        assert sorted(r.info.run_name for r in runs) == ["000", "digits"]
+        (parent,) = [r for r in runs if r.info.run_name == "digits"]
+        assert [a.path for a in client.list_artifacts(parent.info.run_id)] == ["report.html"]
+
+        # a second study, online from its first event to its last
+        online = open_tracker(uri, "digits", tmp_path / "runs" / "second", say=said.append)
+        started = time.monotonic()
+        online.start_study("s", "second", {}, {})
+        for number in range(10):
+            online.trial(f"t{number}", f"{number}", {"knob.num_workers": number}, {"speedup": 1.0 + number}, {})
+        assert time.monotonic() - started < 1.0  # nothing waits for the network
+        online.finish("FINISHED", {}, {})
+        assert len(said) == 1, said
+        assert len(client.search_runs([experiment.experiment_id])) == 2 + 11
+        assert online.url.startswith(f"{uri}/#/experiments/{experiment.experiment_id}/runs/")
+        assert sync(tmp_path / "runs" / "second").sent == 0
+        assert server.poll() is None
+
+
+def test_ui_serves_a_run_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+    run_dir = tmp_path / "runs" / "digits"
+    tracker = open_tracker("auto", "digits", run_dir)
+    tracker.start_study("s", "digits", {}, {})
+    tracker.finish("FINISHED", {}, {})
+    port = a_port()
+    argv = [sys.executable, "-m", "autotune", "ui", str(run_dir), "--port", str(port)]
+    with running(argv, ENV, port) as process:
+        listening = subprocess.run(["ss", "-ltn"], capture_output=True, text=True).stdout if os.path.exists("/usr/bin/ss") else f"127.0.0.1:{port}"
+        assert f"127.0.0.1:{port}" in listening
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+        with pytest.raises(OSError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2)
+
+
+def test_ui_without_a_record_says_what_to_do(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "autotune", "ui"], cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "autotune run" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_taken_port_is_passed_over() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        if taken < 65500:
+            assert free_port(taken) > taken

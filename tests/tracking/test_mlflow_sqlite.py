@@ -1,0 +1,330 @@
+"""Real MLflow on sqlite: parent and children, sent exactly once whatever is killed in between."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mlflow")
+
+from autotune.errors import InputError
+from autotune.tracking import open_tracker, preflight, sync
+from autotune.tracking.base import Tracker
+from autotune.tracking.mlflow import Busy, Sender
+from autotune.tracking.spool import SpoolPaths, read_events
+from autotune.tracking.stores import resolve
+from autotune.tracking.tracker import Pump
+
+TRIALS = 3
+ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+
+
+def record(tracker: Tracker, run_dir: Path, status: str = "FINISHED") -> None:
+    """A small study: every kind of event, and children with the same keys."""
+    tracker.start_study("study", "digits", {"command": "python train.py", "budget.minutes": 20}, {"autotune.version": "1"})
+    for number in range(TRIALS):
+        params = {"knob.num_workers": number, "knob.amp_dtype": "off"}
+        metrics = {"speedup": 1.0 + number, "anatomy/data_ms": 3.0, "wall_s": 2.0}
+        tracker.trial(f"t{number}", f"{number:03d}", params, metrics, {"autotune.state": "failed" if number == 2 else "complete"})
+    trace = run_dir / "trace.json"
+    trace.write_text("trace")
+    tracker.trial_artifact("t1", trace, "traces")
+    tracker.study_metrics({"speedup": 1.5, "speedup_low": math.nan})
+    tracker.study_series("loss/baseline", {10: 2.0, 20: 1.0})
+    tracker.study_artifact(trace)
+    tracker.finish(status, {"verdict": "tuned"}, {"autotune.verdict": "tuned"})
+
+
+def content(uri: str, experiment: str = "digits") -> dict[str, Any]:
+    """Everything that is in the store, in a form that can be compared."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    found = client.get_experiment_by_name(experiment)
+    assert found is not None
+    runs = client.search_runs([found.experiment_id], run_view_type=3)  # deleted ones too
+    rows = {}
+    for run in runs:
+        run_id = run.info.run_id
+        points = sorted((p.key, p.step, p.timestamp, str(p.value)) for key in run.data.metrics for p in client.get_metric_history(run_id, key))
+        files = sorted(a.path for folder in (None, "traces") for a in client.list_artifacts(run_id, folder) if not a.is_dir)
+        tags = {k: v for k, v in run.data.tags.items() if k != "mlflow.parentRunId"}
+        rows[run.info.run_name] = (run.info.status, run.info.lifecycle_stage, run.data.params, points, files, tags)
+    assert len(rows) == len(runs), "a run is there twice"
+    return rows
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    path = tmp_path / "autotune runs" / "digits"
+    path.mkdir(parents=True)
+    return path
+
+
+def uri_of(run_dir: Path) -> str:
+    store = resolve("auto", run_dir)
+    assert store is not None
+    return store.uri
+
+
+def test_parent_and_children(run_dir: Path) -> None:
+    from mlflow import MlflowClient
+
+    tracker = open_tracker("auto", "digits", run_dir)
+    record(tracker, run_dir)
+    client = MlflowClient(tracking_uri=f"sqlite:///{run_dir.parent / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("digits")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    (parent,) = [r for r in runs if "mlflow.parentRunId" not in r.data.tags]
+    children = [r for r in runs if r is not parent]
+    assert {c.data.tags["mlflow.parentRunId"] for c in children} == {parent.info.run_id}
+    assert len(children) == TRIALS
+    assert len({frozenset(c.data.params) for c in children}) == len({frozenset(c.data.metrics) for c in children}) == 1  # comparable
+    assert {c.info.run_name: c.info.status for c in children} == {"000": "FINISHED", "001": "FINISHED", "002": "FAILED"}
+    assert all(c.info.end_time - c.info.start_time == 2000 for c in children)
+    assert parent.info.status == "FINISHED"
+    assert parent.data.params == {"command": "python train.py", "budget.minutes": "20", "verdict": "tuned"}
+    assert [(p.step, p.value) for p in client.get_metric_history(parent.info.run_id, "loss/baseline")] == [(10, 2.0), (20, 1.0)]
+    (traced,) = [c for c in children if c.info.run_name == "001"]
+    assert [a.path for a in client.list_artifacts(traced.info.run_id, "traces")] == ["traces/trace.json"]
+    assert (run_dir.parent / "mlartifacts" / parent.info.run_id / "artifacts" / "trace.json").read_text() == "trace"
+    assert tracker.url == f"autotune ui {run_dir}"
+
+
+def test_the_global_run_and_the_environment_are_left_alone(run_dir: Path) -> None:
+    before = dict(os.environ)
+    record(open_tracker("auto", "digits", run_dir), run_dir)
+    import mlflow
+
+    assert mlflow.active_run() is None
+    assert {k: v for k, v in os.environ.items() if before.get(k) != v and not k.startswith("PYTEST")} == {}
+
+
+def test_offline_then_sync_is_the_same_as_online(run_dir: Path, tmp_path: Path) -> None:
+    record(open_tracker("auto", "digits", run_dir, offline=True), run_dir)
+    assert not (run_dir.parent / "mlflow.db").exists()
+    report = sync(run_dir)
+    assert report.sent > TRIALS
+    first = content(uri_of(run_dir))
+    assert len(first) == TRIALS + 1
+    assert sync(run_dir).sent == 0
+    assert content(uri_of(run_dir)) == first
+
+
+def test_sending_all_of_it_again_adds_nothing(run_dir: Path) -> None:
+    record(open_tracker("auto", "digits", run_dir), run_dir)
+    first = content(uri_of(run_dir))
+    (cursor,) = SpoolPaths(run_dir).root.glob("sent-*.json")
+    cursor.unlink()
+    assert sync(run_dir).sent > 0
+    assert content(uri_of(run_dir)) == first
+
+
+def test_cut_off_after_every_single_send(run_dir: Path, tmp_path: Path) -> None:
+    """Each event is sent, its cursor lost, and the next process starts over from the last cursor."""
+    record(open_tracker("auto", "digits", run_dir, offline=True), run_dir)
+    store = resolve("auto", run_dir)
+    assert store is not None
+
+    class CutOff(Sender):
+        def _write_cursor(self) -> None:
+            self.sends = getattr(self, "sends", 0) + 1
+            if self.sends == 2:
+                raise SystemExit("cut off between the send and its cursor")
+            super()._write_cursor()
+
+    events = sum(1 for _ in read_events(SpoolPaths(run_dir).spool))
+    for _ in range(events - 1):
+        with pytest.raises(SystemExit):
+            CutOff(run_dir, store, "digits").send()
+    sync(run_dir)
+    cut = content(store.uri)
+    other = tmp_path / "whole.db"
+    sync(run_dir, uri=f"sqlite:///{other}")
+    assert cut == content(f"sqlite:///{other}")
+
+
+_KILLED = """
+import sys, time
+from pathlib import Path
+from autotune.tracking.mlflow import Sender
+from autotune.tracking.stores import resolve
+class Slow(Sender):
+    def _write_cursor(self):
+        print("sent", flush=True)
+        time.sleep(60 if self.offset > int(sys.argv[2]) else 0)
+        super()._write_cursor()
+run_dir = Path(sys.argv[1])
+Slow(run_dir, resolve("auto", run_dir), "digits").send()
+"""
+
+
+def test_kill_9_between_a_send_and_its_cursor(run_dir: Path) -> None:
+    record(open_tracker("auto", "digits", run_dir, offline=True), run_dir)
+    offsets = [offset for _, offset in read_events(SpoolPaths(run_dir).spool)]
+    child = subprocess.Popen(
+        [sys.executable, "-c", _KILLED, str(run_dir), str(offsets[3])], stdout=subprocess.PIPE, text=True, env=ENV
+    )
+    assert child.stdout is not None
+    for _ in range(5):
+        assert child.stdout.readline() == "sent\n"
+    child.send_signal(signal.SIGKILL)
+    child.wait(10)
+    child.stdout.close()
+    assert sync(run_dir).sent == len(offsets) - 4
+    rows = content(uri_of(run_dir))
+    assert len(rows) == TRIALS + 1
+    points = [(name, *point) for name, row in rows.items() for point in row[3]]
+    assert len(points) == len(set(points)) == TRIALS * 3 + 4
+
+
+def test_a_resumed_study_is_one_run(run_dir: Path) -> None:
+    first = open_tracker("auto", "digits", run_dir)
+    first.start_study("study", "digits", {"command": "python train.py", "budget.minutes": 10}, {})
+    first.trial("t0", "000", {"knob.num_workers": 0, "knob.amp_dtype": "off"}, {"speedup": 1.0, "anatomy/data_ms": 3.0, "wall_s": 2.0}, {})
+    first.finish("KILLED", {}, {})
+    assert content(uri_of(run_dir))["digits"][0] == "KILLED"
+    record(open_tracker("auto", "digits", run_dir), run_dir)
+    rows = content(uri_of(run_dir))
+    assert len(rows) == TRIALS + 1
+    assert rows["digits"][0] == "FINISHED"
+    assert rows["digits"][2]["budget.minutes"] == "10"  # MLflow's params cannot change; the new value is a tag
+    assert rows["digits"][5]["changed.budget.minutes"] == "20"
+
+
+def test_two_studies_of_one_job_do_not_meet(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        run_dir = tmp_path / name
+        run_dir.mkdir()
+        record(open_tracker("auto", "digits", run_dir), run_dir)
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("digits")
+    assert experiment is not None
+    assert len(client.search_runs([experiment.experiment_id])) == 2 * (TRIALS + 1)
+
+
+def test_an_emptied_store_gets_everything_again(run_dir: Path) -> None:
+    record(open_tracker("auto", "digits", run_dir), run_dir)
+    first = content(uri_of(run_dir))
+    (run_dir.parent / "mlflow.db").rename(run_dir.parent / "gone.db")
+    # In another process: MLflow keeps connections to a file that is gone.
+    code = f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}]; import test_mlflow_sqlite as t; t.sync(t.Path({str(run_dir)!r})); "
+    code += f"print(sorted(t.content({uri_of(run_dir)!r})))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=ENV)
+    assert done.stdout.strip() == str(sorted(first)), done.stderr
+
+
+def test_an_artifact_that_is_gone_is_named(run_dir: Path) -> None:
+    record(open_tracker("auto", "digits", run_dir, offline=True), run_dir)
+    (run_dir / "trace.json").unlink()
+    assert len(sync(run_dir).missing) == 2
+
+
+def test_only_one_sends_at_a_time(run_dir: Path) -> None:
+    record(open_tracker("auto", "digits", run_dir, offline=True), run_dir)
+    store = resolve("auto", run_dir)
+    assert store is not None
+    one, two = Sender(run_dir, store, "digits"), Sender(run_dir, store, "digits")
+    with one._locked(wait=False), pytest.raises(Busy):
+        two.send()
+    assert two.send() > 0
+
+
+def test_failing_once_is_said_once_and_stops_nothing(run_dir: Path) -> None:
+    said: list[str] = []
+    tracker = open_tracker("http://127.0.0.1:9", "digits", run_dir, say=said.append)
+    started = time.monotonic()
+    record(tracker, run_dir)
+    assert time.monotonic() - started < 20
+    assert len(said) == 1
+    assert "autotune sync" in said[0] and "127.0.0.1:9" in said[0]
+    assert sync(run_dir, uri="auto").sent > TRIALS
+
+
+def test_a_slow_store_delays_nobody(run_dir: Path) -> None:
+    class Slow:
+        sends = 0
+
+        def send(self, *, wait: bool = False) -> int:
+            time.sleep(0.5)
+            self.sends += 1
+            return 0
+
+    slow = Slow()
+    pump = Pump(slow, background=True, failed=lambda error: None)
+    started = time.monotonic()
+    for _ in range(20):
+        pump.poke()
+    assert time.monotonic() - started < 0.3
+    assert pump.drain(10)
+    assert 1 <= slow.sends <= 3
+    pump.close()
+
+
+@pytest.mark.parametrize(
+    ("uri", "found"),
+    [
+        ("http://127.0.0.1:9", "Connection refused"),
+        ("http://nowhere.invalid", "does not answer"),
+        ("ftp://host/x", "not a tracking URI"),
+        ("./mlruns", "sqlite:///"),
+        ("file:///tmp/mlruns", "sqlite:////tmp/mlruns/mlflow.db"),
+        ("sqlite://", "names no file"),
+        ("sqlite:////proc/nothing/mlflow.db", "cannot be written"),
+    ],
+)
+def test_preflight_refuses_within_seconds(uri: str, found: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(InputError) as caught:
+        preflight(uri)
+    assert found in str(caught.value)
+    assert time.monotonic() - started < 20
+
+
+def test_preflight_passes_what_works_and_leaves_nothing(tmp_path: Path) -> None:
+    preflight(None)
+    preflight("auto", tmp_path / "runs" / "digits")
+    preflight(f"sqlite:///{tmp_path / 'deep' / 'mlflow.db'}")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "x.db").write_text("not a database")
+    with pytest.raises(InputError, match="not a sqlite database"):
+        preflight(f"sqlite:///{tmp_path / 'x.db'}")
+
+
+def test_sync_of_something_else_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no record of a run"):
+        sync(tmp_path)
+    open_tracker(None, "e", tmp_path)
+    with pytest.raises(InputError, match="recorded without MLflow"):
+        sync(tmp_path)
+
+
+def test_without_mlflow_one_line_says_so(tmp_path: Path) -> None:
+    code = """
+import sys
+sys.modules["mlflow"] = None
+import importlib.util
+from autotune.tracking import open_tracker, preflight
+import autotune.tracking.stores as stores
+sys.meta_path.insert(0, type("No", (), {"find_spec": staticmethod(lambda name, *a: None)}))
+from pathlib import Path
+preflight("auto", Path(sys.argv[1]))
+t = open_tracker("auto", "e", Path(sys.argv[1]))
+t.start_study("s", "n", {}, {}); t.finish("FINISHED", {}, {})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "run")], capture_output=True, text=True, timeout=60,
+        env=ENV,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("mlflow is not installed") == 1 and len(done.stderr.splitlines()) == 1
+    assert (tmp_path / "run" / "tracking" / "spool.jsonl").exists()

@@ -1,0 +1,42 @@
+"""What looks like a secret is not written down, and what does not is left readable."""
+
+import pytest
+
+from autotune.secrets import is_secret, mask, mask_text, mask_url, split_secret_flags
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "db_password", "apiKey", "GOOGLE_APPLICATION_CREDENTIALS", "--hub-token", "PGPASSWD"],
+)
+def test_secret_names(name: str) -> None:
+    assert is_secret(name) == (name != "PGPASSWD")  # no word of its own: only whole words count
+
+
+@pytest.mark.parametrize("name", ["PATH", "PWD", "TOKENIZERS_PARALLELISM", "MAX_TOKENS", "MONKEY", "OMP_NUM_THREADS", "AUTHOR", "KEYBOARD"])
+def test_other_names(name: str) -> None:
+    assert not is_secret(name)
+
+
+def test_mask_keeps_the_names() -> None:
+    assert mask({"HF_TOKEN": "hf_1", "EPOCHS": "5", "DB": "postgresql://me:pw@host/x"}) == {
+        "HF_TOKEN": "***", "EPOCHS": "5", "DB": "postgresql://***@host/x",
+    }  # fmt: skip
+
+
+def test_values_are_found_in_text() -> None:
+    env = {"HF_TOKEN": "hf_abcdef0123", "PIN_KEY": "12"}
+    assert mask_text("failed: hf_abcdef0123 refused, 12 times", env) == "failed: *** refused, 12 times"
+    assert mask_text("train.py --api-key abc --lr 0.1 API_KEY=abc", {}) == "train.py --api-key *** --lr 0.1 API_KEY=***"
+    assert mask_url("https://me:pw@host/a and https://host:80/b") == "https://***@host/a and https://host:80/b"
+
+
+def test_flags_of_training_programs_are_not_secrets() -> None:
+    text = "train.py --pad-token <pad> --sort-key label --max-tokens 100 --token-type bpe"
+    assert mask_text(text, {}) == text
+    assert split_secret_flags(text.split()) == []
+
+
+def test_secrets_on_a_command_line() -> None:
+    argv = ["--api-key", "abc", "--hub-token=hf_0123456789ab", "--password", "x y"]
+    assert split_secret_flags(argv) == [(1, "", "API_KEY"), (2, "--hub-token=", "HUB_TOKEN"), (4, "", "PASSWORD")]

@@ -1,0 +1,123 @@
+"""``autotune show RUN``: the closing screen of a finished run, from its result.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from autotune.results import Result
+
+RUNS = Path("autotune-runs")
+
+
+def show(
+    run: Annotated[str, typer.Argument(help="A run's directory, its name under autotune-runs/, or a result.json.", show_default=False)],
+    trials: Annotated[bool, typer.Option("--trials", help="Print every configuration tried.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print result.json.")] = False,
+) -> None:
+    """Show the result of a finished run."""
+    from autotune.errors import InputError
+    from autotune.report.result_file import load_result
+
+    if trials and json:
+        raise InputError("--trials and --json exclude each other", where="autotune show", expected="one of them")
+    path = find_result(run)
+    result = load_result(path)
+    if json:
+        import json as json_module
+
+        from autotune.report.result_file import to_json
+
+        typer.echo(json_module.dumps(to_json(result), indent=2, default=str))
+        return
+    _print(result, path.parent, trials)
+
+
+def find_result(run: str) -> Path:
+    """The result.json that ``run`` means.
+
+    Raises:
+        InputError: there is no such run, or it has no result yet; then it says how far the run came.
+    """
+    from autotune.errors import InputError
+    from autotune.report.result_file import FILE_NAME
+
+    given = Path(run)
+    if given.is_file():
+        return given
+    directory = next((d for d in (given, RUNS / run) if d.is_dir()), None)
+    if directory is None:
+        raise InputError(
+            "there is no such run", where=run, expected=f"a run directory, a name under {RUNS}/, or a result.json",
+            remedy=_known_runs(),
+        )
+    if (directory / FILE_NAME).is_file():
+        return directory / FILE_NAME
+    raise InputError(
+        f"this run has no result yet: {progress_words(directory / 'journal.jsonl')}", where=str(directory),
+        expected=f"{FILE_NAME}, which a run writes at its end",
+        remedy="if it is not running now, `autotune run JOB.yaml` with its job file "
+               f"{_run_dir_option(directory)}carries on where it stopped",
+    )
+
+
+def _known_runs() -> str:
+    names = sorted(p.parent.name for p in RUNS.glob("*/journal.jsonl"))
+    return f"runs here: {', '.join(names[:10])}{' …' if len(names) > 10 else ''}" if names else "`autotune run job.yaml` makes one"
+
+
+def _run_dir_option(directory: Path) -> str:
+    import shlex
+
+    default = directory.absolute().parent == RUNS.absolute()
+    return "" if default else f"and --run-dir {shlex.quote(str(directory))} "
+
+
+def progress_words(journal: Path) -> str:
+    """How far a journal came, in words. Reads it without its lock: the run may be at work."""
+    import json
+
+    from autotune.report.words import duration_words, plural
+
+    kinds: dict[str, int] = {}
+    elapsed_s = 0.0
+    try:
+        lines = journal.read_bytes().splitlines()
+    except OSError:
+        return "it has no journal, nothing was measured"
+    for line in lines:
+        try:
+            entry = json.loads(line)
+            kinds[entry["kind"]] = kinds.get(entry["kind"], 0) + 1
+            elapsed_s = float(entry["elapsed_s"])
+        except (ValueError, TypeError, KeyError):
+            break  # the torn last line of a killed run
+    if "observation" not in kinds:
+        return "the job was not fully observed yet"
+    said = f"the job was observed and {plural(kinds.get('trial', 0), 'trial')} finished"
+    if "simplified" in kinds:
+        said += ", finalists are being confirmed in fresh processes"
+    return f"{said}, after {duration_words(elapsed_s)}"
+
+
+def _print(result: Result, run_dir: Path, trials: bool) -> None:
+    import sys
+
+    from rich.console import Console
+
+    from autotune.report import words
+    from autotune.report.closing import PLAIN_WIDTH, print_closing, print_trials
+
+    terminal = sys.stdout.isatty()
+    encoding = sys.stdout.encoding or "ascii"
+    console = Console(width=None if terminal else PLAIN_WIDTH, highlight=False, markup=False, emoji=False)
+    with console.capture() as captured:
+        if trials:
+            print_trials(console, result)
+        else:
+            print_closing(console, result, run_dir)
+    text = "\n".join(line.rstrip() for line in captured.get().splitlines())
+    typer.echo(words.for_encoding(text, encoding))

@@ -1,0 +1,181 @@
+"""The closing screen: what was found, what to change, how sure it is, what to type next. One screen, whatever the verdict."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.report import story, words
+from autotune.report.story import headline
+from autotune.results import Result
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PLAIN_WIDTH = 100  # of a log file, which has no width of its own
+LAST_REJECTED = 4  # more than these are counted, not listed: the page has them all
+BAR = 24  # characters the whole iteration is drawn in
+
+
+def closing_text(result: Result, run_dir: Path, width: int = PLAIN_WIDTH) -> str:
+    """The closing screen as plain text, no control codes."""
+    from rich.console import Console
+
+    buffer = io.StringIO()
+    console = Console(file=buffer, width=width, color_system=None, force_terminal=False, highlight=False, markup=False, emoji=False)
+    print_closing(console, result, run_dir)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def print_closing(console: Console, result: Result, run_dir: Path) -> None:
+    """Print the closing screen. ``console`` must have markup and emoji off: the job's words are not ours to interpret."""
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    def section(title: str, *body: Any) -> None:
+        console.print()
+        console.print(Text(title, style="bold"))
+        for part in body:
+            console.print(Padding(part, (0, 0, 0, 2)))
+
+    console.print(Text(f"{words.clean(result.name)} · {story.tried(result)}", style="dim"))
+    console.print(Text(headline(result), style="bold green" if story.tuned(result) else "bold"))
+    for line in story.evidence(result):
+        console.print(Text(line))
+    back = story.given_back(result)
+    if result.knobs:
+        notes = [Text(f"{row.knob} {row.note}", style="dim") for row in story.changes(result) if row.note]
+        if back:
+            notes.append(Text("left as it was, for it gave nothing: " + ", ".join(f"{row.knob}={row.now}" for row in back), style="dim"))
+        section("Change" if story.tuned(result) else "Not adopted", _changes(result), *notes)
+    _loss(section, result)
+    _time(section, result)
+    rejected = story.rejected_rows(result)
+    if rejected:
+        table = Table(box=None, padding=(0, 3, 0, 0), show_edge=False, show_header=False)
+        table.add_column(overflow="fold", max_width=max(console.width * 11 // 20, 20))
+        table.add_column(overflow="fold", style="dim")
+        for config, reason in rejected[:LAST_REJECTED]:
+            table.add_row(Text(config), Text(reason))
+        rest = len(rejected) - LAST_REJECTED
+        section("Rejected", table, *([Text(f"and {rest} more, in the report", style="dim")] if rest > 0 else []))
+    section("Next", *_next(console, result, run_dir))
+
+
+def print_trials(console: Console, result: Result) -> None:
+    """Every configuration tried, in order, with its live figure, its state and why it ended as it did."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if not result.trials:
+        console.print(Text("No configuration was tried."))
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
+    table.add_column("trial", justify="right", style="dim", no_wrap=True)
+    table.add_column("knobs", overflow="fold")
+    table.add_column("speed-up", justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    for trial in result.trials:
+        notes = [words.clean(trial.reason, 200)] if trial.reason else []
+        notes += [f"{words.clean(knob)} had no effect: {words.clean(why, 120)}" for knob, why in trial.no_effect.items()]
+        knobs = Text(words.config_words(trial.config))
+        for note in notes:
+            knobs.append(f"\n  {note}", style="dim")
+        speedup = words.trial_words(trial) if trial.speedup is not None else ""
+        table.add_row(Text(str(trial.number)), knobs, Text(speedup), Text(words.clean(trial.state, 12)))
+    console.print(table)
+    console.print(Text("Live figures: they steer the search and are not the result.", style="dim"))
+
+
+def _changes(result: Result) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 3, 0, 0), show_edge=False, header_style="dim")
+    for title in ("knob", "was → is", "own gain"):
+        table.add_column(title, overflow="fold")
+    for row in story.changes(result):
+        table.add_row(Text(row.knob, style="bold"), Text(f"{row.was} → {row.now}"), Text(row.gain))
+    return table
+
+
+def _loss(section: Any, result: Result) -> None:
+    from rich.text import Text
+
+    loss = story.loss_story(result)
+    if loss.title == "Loss check not needed" and not result.knobs:
+        return  # nothing is changed, so there is nothing to say about it
+    style = "green" if loss.good else "yellow"
+    body = [Text.assemble((f"{loss.title}. ", style), loss.said)]
+    if loss.limit:
+        body.append(Text(loss.limit, style="dim"))
+    section("Loss check", *body)
+
+
+def _time(section: Any, result: Result) -> None:
+    """Where the time of one iteration goes: bars on a common scale, the longer of before and after being the whole."""
+    from rich.table import Table
+    from rich.text import Text
+
+    before, after = story.anatomies(result)
+    rows = story.phase_rows(result)
+    if not rows or not words.known(before.iteration_s) or before.iteration_s <= 0:
+        return
+    whole = max(before.iteration_s, after.iteration_s if after is not None and words.known(after.iteration_s) else 0.0)
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
+    table.add_column("one iteration", no_wrap=True)
+    table.add_column("before" if after is not None else "", justify="right", no_wrap=True)
+    if after is not None:
+        table.add_column("after", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True, overflow="crop")
+    for row in rows:
+        cells = [Text(row.label), Text(words.duration_words(row.before_s))]
+        if after is not None:
+            cells.append(Text(words.duration_words(row.after_s)))
+        table.add_row(*cells, _bar(row.before_s, row.after_s, whole))
+    total = [Text("in all", style="bold"), Text(words.duration_words(before.iteration_s), style="bold")]
+    if after is not None:
+        total.append(Text(words.duration_words(after.iteration_s), style="bold"))
+    table.add_row(*total, Text(""))
+    body: list[Any] = [table]
+    why = story.sentence(result.observation.bottleneck_why)
+    if after is None and why:
+        body.append(Text(f"Bottleneck: {words.clean(result.observation.bottleneck)}. {why}", style="dim"))
+    section("Where the time goes", *body)
+
+
+def _bar(before_s: float, after_s: float | None, whole_s: float) -> Any:
+    """What is left after as a full block, what was saved (or added) as a light one."""
+    from rich.text import Text
+
+    old = min(round(BAR * before_s / whole_s), BAR)
+    if after_s is None:
+        return Text("█" * old, style="blue")
+    new = min(round(BAR * after_s / whole_s), BAR)
+    bar = Text("█" * min(old, new), style="blue")
+    bar.append("░" * max(old - new, 0), style="dim")
+    bar.append("█" * max(new - old, 0), style="yellow")
+    return bar
+
+
+def _next(console: Console, result: Result, run_dir: Path) -> list[Any]:
+    from rich.text import Text
+
+    commands = story.next_commands(result, run_dir)
+    column = max(len(command) for command, _ in commands)
+    wide = column + 3 + max(len(what) for _, what in commands) + 2 <= console.width
+    lines: list[Any] = []
+    for command, what in commands:
+        # A command is printed without line breaks of ours, so that it can be copied as it stands.
+        text = Text(command, no_wrap=True, overflow="ignore")
+        if wide:
+            text.append(" " * (column - len(command) + 3) + what, style="dim")
+        lines.append(text)
+        if not wide:
+            lines.append(Text(f"  {what}", style="dim"))
+    report = Path(run_dir) / "report.html"
+    if report.exists():
+        lines.append(Text(f"report: {story.shown_path(report)}", style="dim", no_wrap=True, overflow="ignore"))
+    return lines

@@ -1,0 +1,164 @@
+"""report.html: the whole result on one self-contained page.
+
+No script, no request to any network (a content security policy forbids both), light and dark by the reader's setting.
+Everything that comes from the job is escaped by the template engine; only our own SVG is let through as it is.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from autotune.report import story, words
+from autotune.report.plots import loss_svg, trials_svg, write_loss_plot
+from autotune.results import Anatomy, Interval, Result, Trial
+from autotune.secrets import MASK, mask_url, split_secret_flags
+from autotune_trials.paths import publish
+
+__all__ = ["render", "write_loss_plot", "write_report"]
+
+FILE_NAME = "report.html"
+OPERATOR_ROWS = 15  # of each side; the trace has them all
+LONGEST_TEXT = 600  # characters of a job's own text in one cell
+
+
+def write_report(result: Result, run_dir: Path) -> Path:
+    """Write ``report.html`` into the run directory (write, flush, rename) and return its path.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    path = run_dir / FILE_NAME
+    publish(path, render(result, run_dir))
+    return path
+
+
+def render(result: Result, run_dir: Path) -> str:
+    """The page as text."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("autotune.report"), autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )
+    environment.filters.update(
+        clean=lambda text: words.clean(text, LONGEST_TEXT), config=words.config_words, duration=words.duration_words,
+        factor=words.factor_words, interval=words.interval_words, value=words.value_words, number=words.number_words,
+    )
+    page = environment.get_template("report.html.j2").render(
+        result=result, bottleneck=_bottleneck(result), tuned=story.tuned(result), headline=story.headline(result), evidence=story.evidence(result),
+        tried=story.tried(result), loss=story.loss_story(result), show_loss=bool(result.knobs) or result.loss.verdict != "not-needed",
+        changes=[(change, _bar(change.speedup, _top(result))) for change in story.changes(result)],
+        given_back=story.given_back(result), bars=_iteration_bars(result), phases=story.phase_rows(result),
+        anatomy=story.anatomies(result), trials=[_trial_row(t) for t in result.trials],
+        trials_svg=Markup(trials_svg(result)), loss_svg=Markup(loss_svg(result)), operators=_operator_tables(result),
+        rejected=story.rejected_rows(result), commands=story.next_commands(result, run_dir),
+        environment=list(_flat(result.environment)), command=_command(result), run_dir=story.shown_path(run_dir),
+    )
+    # A path that is not valid UTF-8 was cleaned above; what is left of it anywhere else must not stop the page.
+    return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def _bottleneck(result: Result) -> str:
+    observation = result.observation
+    ceiling = story.ceiling_words(observation)
+    return " ".join(filter(None, (story.sentence(observation.bottleneck_why), story.sentence(ceiling))))
+
+
+def _top(result: Result) -> float:
+    """The right end of the scale of the gain bars: the largest upper bound there is."""
+    bounds = [g.speedup.high for g in result.gains if words.measured(g.speedup)]
+    return max([*bounds, 1.1])
+
+
+def _bar(interval: Interval | None, top: float) -> dict[str, float] | None:
+    """Left edge, width and mark of an interval in percent of a scale from 1 (or the lowest bound) to ``top``."""
+    if interval is None or not words.measured(interval):
+        return None
+    bottom = min(1.0, interval.low)
+    scale = 100 / (top - bottom) if top > bottom else 0.0
+    low, high, estimate = ((min(max(v, bottom), top) - bottom) * scale for v in (interval.low, interval.high, interval.estimate))
+    return {"left": round(low, 2), "width": round(high - low, 2), "mark": round(estimate, 2)}
+
+
+def _iteration_bars(result: Result) -> list[dict[str, Any]]:
+    """One stacked bar before, one after; widths in percent of the longer of the two."""
+    before, after = story.anatomies(result)
+    rows = story.phase_rows(result)
+    sides: list[tuple[str, Anatomy, list[float]]] = [("before" if after else "now", before, [row.before_s for row in rows])]
+    if after is not None:
+        sides.append(("after", after, [row.after_s or 0.0 for row in rows]))
+    whole = max((sum(seconds) for _, _, seconds in sides), default=0.0)
+    if whole <= 0:
+        return []
+    return [
+        {
+            "name": name, "total": words.duration_words(anatomy.iteration_s),
+            "parts": [
+                {"width": round(100 * s / whole, 3), "phase": row.phase if row.phase in story.PHASE_WORDS else "other",
+                 "title": f"{row.label}: {words.duration_words(s)}"}
+                for row, s in zip(rows, seconds, strict=True) if s > 0
+            ],
+        }
+        for name, anatomy, seconds in sides
+    ]
+
+
+def _trial_row(trial: Trial) -> dict[str, Any]:
+    notes = [words.clean(trial.reason, LONGEST_TEXT)] if trial.reason else []
+    notes += [f"{words.clean(knob)} had no effect: {words.clean(why, LONGEST_TEXT)}" for knob, why in trial.no_effect.items()]
+    interval = words.trial_interval(trial)
+    return {
+        "number": trial.number, "config": words.config_words(trial.config), "state": words.clean(trial.state, 40),
+        "kind": trial.state if trial.state in ("complete", "pruned", "infeasible", "failed") else "other",
+        "speedup": words.interval_words(interval) if interval else "", "pairs": trial.pairs or "",
+        "origin": words.clean(trial.origin, 40), "wall": words.duration_words(trial.wall_s) if trial.wall_s else "", "notes": notes,
+    }
+
+
+def _operator_tables(result: Result) -> list[dict[str, Any]]:
+    return [
+        {"side": words.clean(side, 60), "rows": [_operator_row(row) for row in rows[:OPERATOR_ROWS]], "more": max(len(rows) - OPERATOR_ROWS, 0),
+         "trace": words.clean(result.traces.get(side, ""))}
+        for side, rows in result.operators.items() if rows
+    ]
+
+
+def _operator_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    self_us, share, calls = row.get("self_time_us"), row.get("share"), row.get("calls")
+    known_share = share if words.known(share) else None
+    return {
+        "name": words.clean(row.get("name", ""), 120),
+        "self": words.duration_words(self_us / 1e6) if words.known(self_us) else "",
+        "share": f"{100 * known_share:.1f} %" if known_share is not None else "",
+        "width": round(min(max(100 * known_share, 0.0), 100.0), 2) if known_share is not None else 0.0,
+        "calls": f"{calls:,.0f}" if words.known(calls) else "",
+    }
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    """Nested mappings as rows: ``machine.cores``, ``2``."""
+    for key, value in data.items():
+        name = f"{prefix}{words.clean(key, 80)}"
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{name}.")
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            yield name, words.clean(_masked(value) if name == "command" else ", ".join(str(v) for v in value), LONGEST_TEXT)
+        elif value is not None and value != "":
+            yield name, words.clean(value, LONGEST_TEXT)
+
+
+def _command(result: Result) -> str:
+    command = result.environment.get("command", "")
+    return words.clean(_masked(command) if isinstance(command, (list, tuple)) else mask_url(str(command)), LONGEST_TEXT)
+
+
+def _masked(command: Iterable[object]) -> str:
+    """A command line without the secrets on it: a page is passed on more easily than a run directory."""
+    argv = [mask_url(str(word)) for word in command]
+    for index, before, _ in split_secret_flags(argv):
+        argv[index] = before + MASK
+    return shlex.join(argv)

@@ -1,0 +1,171 @@
+"""The live table on a terminal.
+
+    digits-cnn is being tuned                         search · 4:07 of 20:00
+    ┃ # ┃ knobs                            ┃ speed-up        ┃
+      6   num_workers=2                      1.43× ± 3 %
+      7   num_workers=2, amp_dtype=bfloat16  1.83× ± 4 %  best
+    now: trial 8, compile_mode=default
+
+Drawn anew once a second at most: the terminal is drawn on the machine that is being measured. What is worth keeping
+(stages, warnings, verdicts) scrolls by above the table; trials do not, the last few stand in it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from types import TracebackType
+from typing import IO, Any
+
+from autotune.report import words
+from autotune.report.terminal import Event, Progress, confirmed_words, observed_words
+from autotune.results import LossVerdict, Trial
+
+LAST_TRIALS = 8
+STATE_STYLES = {"complete": "", "pruned": "dim", "infeasible": "yellow", "failed": "red"}
+
+
+class RichProgress(Progress):
+    """A live table; finished stages and verdicts stay in the scrollback.
+
+    Args:
+        budget_s: for the clock in the title.
+        stream: a terminal.
+    """
+
+    def __init__(self, budget_s: float, stream: IO[str] | None = None) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        super().__init__(stream)
+        self.budget_s = budget_s
+        self._console = Console(file=self.stream, highlight=False, markup=False, emoji=False)
+        self._stage, self._now = "starting", ""
+        self._trials: deque[Trial] = deque(maxlen=LAST_TRIALS)
+        self._count = 0
+        self._best: Trial | None = None
+        self._live = Live(get_renderable=self._view, console=self._console, refresh_per_second=1, transient=True)
+
+    def __enter__(self) -> RichProgress:
+        try:
+            self._live.start()
+        except Exception:  # a terminal we cannot draw on: print what scrolls, without the table
+            pass
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop()
+        super().__exit__(kind, error, trace)
+
+    def _stop(self) -> None:
+        try:
+            self._live.stop()
+        except Exception:  # the terminal went away
+            pass
+
+    def show(self, event: Event) -> None:
+        data = event.data
+        if event.kind == "finished":
+            self._finish(event)
+            return
+        if event.kind == "stage":
+            self._stage, self._now = words.clean(data["name"]), words.clean(data["detail"])
+            self._keep("bold", f"{self._stage}", f"  {self._now}" if self._now else "")
+        elif event.kind == "note":
+            self._keep("dim", f"  {words.clean(data['text'])}")
+        elif event.kind == "warning":
+            self._keep("yellow", f"  ! {words.clean(data['text'])}")
+        elif event.kind == "observed":
+            self._keep("", f"  {observed_words(event.source['observation'])}")
+        elif event.kind == "measuring":
+            self._now = f"{words.clean(data['label'])}: {words.config_words(data['config'])}"
+        elif event.kind == "fixed_run":
+            self._now = f"run {data['index']} of {data['total']}, {words.clean(data['label'])}: {words.config_words(data['config'])}"
+        elif event.kind == "trial":
+            self._add(event.source["trial"], event.source["best"])
+        elif event.kind == "confirmed":
+            self._keep("green" if event.source["confirmation"].adopted else "", f"  {confirmed_words(event.source['confirmation'])}")
+        elif event.kind == "loss":
+            verdict: LossVerdict = event.source["verdict"]
+            style = {"unchanged": "green", "changed": "red"}.get(verdict.verdict, "yellow" if verdict.verdict == "undecided" else "")
+            self._keep(style, f"  loss {words.clean(verdict.verdict)}: {words.config_words(data['config'])}; {words.clean(verdict.reason)}")
+
+        self._live.refresh()  # now, between two measurements, rather than within one
+
+    def _add(self, trial: Trial, best: Trial | None) -> None:
+        self._trials.append(trial)
+        self._count += 1
+        self._best = best
+        self._now = ""
+
+    def _keep(self, style: str, text: str, rest: str = "") -> None:
+        from rich.padding import Padding
+        from rich.text import Text
+
+        indent = len(text) - len(text.lstrip())
+        line = Text(text[indent:], style=style)
+        line.append(rest, style="dim not bold")
+        self._console.print(Padding(line, (0, 0, 0, indent)))
+
+    def _finish(self, event: Event) -> None:
+        from autotune.report.closing import print_closing
+
+        self._stop()
+        self._console.print()
+        print_closing(self._console, event.source["result"], event.source["run_dir"])
+
+    def _view(self) -> Any:
+        """What stands below the scrollback now. Runs in the refresh thread as well, so it catches everything itself."""
+        from rich.text import Text
+
+        try:
+            return self._table()
+        except Exception:
+            return Text("")
+
+    def _table(self) -> Any:
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        parts: list[Any] = [Text("")]
+        if self._trials:
+            table = Table(box=None, padding=(0, 2, 0, 0), expand=False, show_edge=False)
+            table.add_column("trial", justify="right", style="dim", no_wrap=True)
+            table.add_column("knobs", overflow="ellipsis", no_wrap=True, max_width=max(self._console.width - 38, 16))
+            table.add_column("speed-up", justify="right", no_wrap=True)
+            table.add_column("", no_wrap=True)
+            rows = list(self._trials)
+            if self._best is not None and all(t.number != self._best.number for t in rows):
+                rows.insert(0, self._best)
+            for trial in rows:
+                table.add_row(*self._row(trial), style=STATE_STYLES.get(trial.state, ""))
+            parts.append(table)
+        parts.append(self._footer())
+        return Group(*parts)
+
+    def _row(self, trial: Trial) -> tuple[Any, ...]:
+        from rich.text import Text
+
+        best = self._best is not None and trial.number == self._best.number
+        mark = "best" if best else trial.state if trial.speedup is not None and trial.state != "complete" else ""
+        return (
+            Text(str(trial.number)), Text(words.config_words(trial.config)),
+            Text(words.trial_words(trial), style="bold green" if best else ""), Text(words.clean(mark, 12), style="green" if best else "dim"),
+        )
+
+    def _footer(self) -> Any:
+        from rich.text import Text
+
+        elapsed = time.monotonic() - self._start
+        left = self.budget_s - elapsed
+        clock = f"{words.clock_words(left)} left of {words.clock_words(self.budget_s)}" if left > 0 else \
+            f"{words.clock_words(elapsed)}, finishing"
+        line = Text(no_wrap=True, overflow="ellipsis")
+        line.append(f"{self._stage}", style="bold")
+        line.append(f" · {clock}", style="dim")
+        if self._count:
+            line.append(f" · {words.plural(self._count, 'trial')}", style="dim")
+        if self._now:
+            line.append(f" · {self._now}", style="dim")
+        return line

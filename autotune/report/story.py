@@ -1,0 +1,246 @@
+"""What a result says, in words and rows: told once, shown by the closing screen and by the page.
+
+Every sentence here must be true of every result: nothing measured, nothing gained, a loss check that could not decide,
+a machine too noisy to tell.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.report import words
+from autotune.results import Anatomy, Confirmation, Interval, KnobGain, Observation, Result
+from autotune.verdict.words import certificate
+from autotune_trials.protocol import PHASES
+
+PHASE_WORDS = {
+    "data": "waiting for data", "to_device": "copy to device", "forward": "forward", "backward": "backward",
+    "optimizer": "optimizer", "other": "other",
+}
+NOT_CERTIFIED = "Not certified: the same final quality, or anything that shows only after these steps."
+
+
+@dataclass(frozen=True)
+class LossStory:
+    """``title`` in three words, ``said`` what was found, ``limit`` what it does not say ("" if nothing was claimed)."""
+
+    title: str
+    said: str
+    limit: str
+    good: bool
+
+
+@dataclass(frozen=True)
+class Change:
+    """One knob of the answer: what it was, what it is now, what it gives by itself."""
+
+    knob: str
+    was: str
+    now: str
+    gain: str
+    speedup: Interval | None
+    note: str
+
+
+@dataclass(frozen=True)
+class PhaseRow:
+    phase: str
+    label: str
+    before_s: float
+    after_s: float | None
+
+
+def tuned(result: Result) -> bool:
+    return result.verdict == "tuned"
+
+
+def headline(result: Result) -> str:
+    """The verdict in one line."""
+    if tuned(result):
+        loss = {"unchanged": "loss unchanged", "not-needed": "loss check not needed"}.get(
+            result.loss.verdict, f"loss {words.clean(result.loss.verdict)}")
+        return f"{faster_words(result.speedup)}, {loss}"
+    reason = words.clean(result.reason)
+    return "Keep what you have" + (f": {reason}" if reason else "")
+
+
+def faster_words(interval: Interval) -> str:
+    """``2.10× faster (95 % interval 1.93–2.29)``"""
+    if not words.known(interval.estimate):
+        return "Speed-up not measured"
+    said = f"{words.factor_words(interval.estimate)} {'faster' if interval.estimate >= 1 else 'of the speed it had'}"
+    return f"{said} (95 % interval {words.range_words(interval)})" if words.measured(interval) else said
+
+
+def evidence(result: Result) -> list[str]:
+    """One sentence each on how the verdict was come by, and on what makes it weak."""
+    lines = []
+    confirmation = result.confirmation
+    if confirmation is not None:
+        lines.append(_confirmed(result, confirmation))
+    elif result.trials:
+        lines.append("Nothing was confirmed in fresh processes, so there is no speed-up to report.")
+    if tuned(result) and result.loss.verdict != "unchanged" and result.reason:
+        lines.append(sentence(result.reason))
+    noise = result.observation.noise
+    if words.known(noise) and noise >= words.NOISY:
+        lines.append(
+            f"This machine was noisy: stretches of the unchanged job differed by {100 * noise:.0f} % (standard deviation). "
+            "Smaller gains cannot be told from chance here; end other programs and run again for a finer answer."
+        )
+    return lines
+
+
+def _confirmed(result: Result, confirmation: Confirmation) -> str:
+    runs = words.plural(confirmation.blocks, "fresh process", "fresh processes")
+    if tuned(result):
+        return f"Measured in {runs} of each side, in turns, with the knobs set from the start."
+    reason = words.clean(confirmation.reason).rstrip(".")
+    config = words.config_words(confirmation.config)
+    if confirmation.blocks == 0:
+        return f"The last finalist, {config}, could not be measured" + (f": {reason}." if reason else ".")
+    said = f"The last finalist, {config}, came to {words.interval_words(confirmation.speedup)} in {runs} of each side"
+    # the run's own reason often is this one: once is enough
+    return f"{said}." if not reason or reason in words.clean(result.reason) else f"{said}: {reason}."
+
+
+def _tried(result: Result) -> str:
+    counts: dict[str, int] = {}
+    for trial in result.trials:
+        counts[trial.state] = counts.get(trial.state, 0) + 1
+    said = ", ".join(f"{count} {words.clean(state)}" for state, count in counts.items() if state != "complete")
+    return words.plural(len(result.trials), "configuration") + (" was" if len(result.trials) == 1 else " were") + " tried" + (
+        f" ({said})" if said else "")
+
+
+def tried(result: Result) -> str:
+    """``18 configurations were tried (3 pruned, 1 infeasible) in 6 min 12 s``"""
+    return f"{_tried(result) if result.trials else 'no configuration was tried'} in {words.duration_words(result.wall_s)}"
+
+
+def loss_story(result: Result) -> LossStory:
+    loss = result.loss
+    reason = sentence(loss.reason)
+    runs = words.plural(loss.pairs, "pair") + " of seeded runs" if loss.pairs > 0 else "seeded runs"
+    over = f"over {words.plural(loss.steps, 'step')} each" if loss.steps > 0 else "over the steps compared"
+    if loss.verdict == "unchanged" and words.known(loss.margin) and words.known(loss.largest_difference):
+        certified, _, rest = certificate(loss).partition("Not certified:")
+        return LossStory("Loss unchanged", words.clean(certified), f"Not certified: {words.clean(rest)}" if rest else NOT_CERTIFIED, True)
+    if loss.verdict == "unchanged":
+        return LossStory("Loss unchanged", f"Certified: the same early trajectory, in {runs}, {over}. {reason}".strip(), NOT_CERTIFIED, True)
+    if loss.verdict == "changed":
+        # a difference in settings is found before any step is compared
+        seen = f" Seen in {runs}, {over}." if loss.steps > 0 else ""
+        return LossStory("Loss changed", f"{reason or 'The loss left the margin.'}{seen}", "", False)
+    if loss.verdict == "undecided":
+        said = f"Shown neither the same nor different in {runs}, {over}. {reason}".strip()
+        return LossStory("Loss check undecided", said, NOT_CERTIFIED if tuned(result) else "", False)
+    if loss.verdict == "not-needed":
+        return LossStory("Loss check not needed", reason or "Nothing is changed.", "", True)
+    return LossStory(f"Loss {words.clean(loss.verdict)}", reason, "", False)
+
+
+def changes(result: Result) -> list[Change]:
+    """The knobs of the answer: the smallest change that gives the speed-up."""
+    gains = {gain.knob: gain for gain in result.gains}
+    return [_change(result, knob, value, gains.get(knob)) for knob, value in result.knobs.items()]
+
+
+def _change(result: Result, knob: str, value: object, gain: KnobGain | None) -> Change:
+    was = words.value_words(result.baseline[knob]) if knob in result.baseline else "the job's own"
+    speedup = gain.speedup if gain is not None else None
+    if speedup is not None and words.known(speedup.estimate):
+        said = words.interval_words(speedup)
+    else:
+        # Of one changed knob the whole speed-up is its own; of several, nobody knows unless it was measured.
+        said = "all of it" if len(result.knobs) == 1 else "not measured alone"
+    return Change(words.clean(knob, 60), was, words.value_words(value), said, speedup, _gain_note(gain))
+
+
+def _gain_note(gain: KnobGain | None) -> str:
+    if gain is None:
+        return ""
+    parts = []
+    if words.known(gain.start_up_s) and gain.start_up_s > 0:
+        said = f"costs {words.duration_words(gain.start_up_s)} at start"
+        if gain.break_even_steps is not None:
+            said += f", won back after {words.plural(gain.break_even_steps, 'step')}"
+        parts.append(said)
+    if gain.reason and (gain.speedup is None or not gain.kept):
+        parts.append(words.clean(gain.reason))
+    return "; ".join(parts)
+
+
+def given_back(result: Result) -> list[Change]:
+    """Knobs the winner had and that went back to the job's own value, as they gave nothing by themselves."""
+    return [_change(result, gain.knob, gain.value, gain) for gain in result.gains if not gain.kept and gain.knob not in result.knobs]
+
+
+def anatomies(result: Result) -> tuple[Anatomy, Anatomy | None]:
+    """Before and after. Both from fresh processes if the answer was confirmed, else the observed job alone."""
+    confirmation = result.confirmation
+    if tuned(result) and confirmation is not None and confirmation.anatomy is not None:
+        return confirmation.baseline_anatomy or result.observation.anatomy, confirmation.anatomy
+    return result.observation.anatomy, None
+
+
+def phase_rows(result: Result) -> list[PhaseRow]:
+    """Seconds of one iteration in each phase, phases that take no time on either side left out."""
+    before, after = anatomies(result)
+    names = [*PHASES, *(p for p in before.phases_s if p not in PHASES)]
+    rows = [
+        PhaseRow(name, PHASE_WORDS.get(name, words.clean(name)), _seconds(before, name), None if after is None else _seconds(after, name))
+        for name in names
+    ]
+    return [row for row in rows if row.before_s > 0 or (row.after_s or 0) > 0]
+
+
+def _seconds(anatomy: Anatomy, phase: str) -> float:
+    seconds = anatomy.phases_s.get(phase, 0.0)
+    return max(seconds, 0.0) if words.known(seconds) else 0.0
+
+
+def ceiling_words(observation: Observation) -> str:
+    """What an infinitely fast loader would give; "" if unknown, or if the bottleneck's reason holds the figure already."""
+    ceiling = observation.ceiling
+    if not words.known(ceiling) or f"{ceiling:.2f}" in observation.bottleneck_why:
+        return ""
+    return f"with an infinitely fast loader it would run {words.factor_words(ceiling)} as fast"
+
+
+def rejected_rows(result: Result) -> list[tuple[str, str]]:
+    """(configuration, reason) of what was turned down after the search."""
+    return [(words.config_words(r.config), words.clean(r.reason)) for r in result.rejected]
+
+
+def next_commands(result: Result, run_dir: Path) -> list[tuple[str, str]]:
+    """(command, what it does), to be typed as they stand."""
+    where = shown_path(run_dir)
+    lines = []
+    if tuned(result):
+        lines.append((f"autotune launch {shlex.quote(str(Path(where) / 'tuned.yaml'))}", "run the job, tuned"))
+        lines.append((f"autotune export {shlex.quote(where)} --format python", "as code; also yaml, shell, torchrun …"))
+    elif result.trials:
+        lines.append((f"autotune show {shlex.quote(where)} --trials", "every configuration tried"))
+    lines.append((f"autotune ui {shlex.quote(where)}", "compare the trials in MLflow"))
+    return lines
+
+
+def shown_path(path: Path) -> str:
+    """``path`` as a person in this directory would type it; without characters that would change the line it stands in."""
+    relative = os.path.relpath(path)
+    return words.clean(relative if not relative.startswith("..") else str(Path(path).absolute()))
+
+
+def sentence(text: str) -> str:
+    """``text`` cleaned, beginning with a capital and ending with a full stop; "" stays ""."""
+    line = words.clean(text)
+    if not line:
+        return ""
+    first = line.split(" ", 1)[0]
+    if first.isalpha() and first != line:  # a word, not a knob's name or an assignment
+        line = line[0].upper() + line[1:]
+    return line if line.endswith((".", "!", "?", "…")) else line + "."

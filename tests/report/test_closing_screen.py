@@ -1,0 +1,159 @@
+"""The closing screen is true of every verdict, fits the terminal, and lets nothing of the job's through as a command."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sample_results import HOSTILE, hostile, keep, nothing_tried, samples, tuned, undecided
+
+from autotune.report import words
+from autotune.report.closing import closing_text
+from autotune.report.story import headline
+from autotune.results import Confirmation, Interval, LossVerdict, Result, Trial
+
+RUN = Path("autotune-runs/digits-cnn")
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def screen(result: Result, width: int = 100) -> str:
+    return one_line(closing_text(result, RUN, width))
+
+
+def test_tuned_says_how_much_what_to_change_and_what_was_certified() -> None:
+    text = screen(tuned())
+    assert "2.10× faster (95 % interval 1.93–2.29), loss unchanged" in text
+    assert "num_workers 0 → 2 1.71× (1.60–1.83)" in text
+    assert "amp_dtype off → bfloat16 1.24× (1.17–1.31)" in text
+    assert "Certified: the same early trajectory. In 3 seeded pairs of runs over the first 240 optimizer steps" in text
+    assert "±0.0123" in text
+    assert "Not certified: the same final quality" in text
+    assert "waiting for data 57.1 ms 17.6 ms" in text
+    assert "autotune launch autotune-runs/digits-cnn/tuned.yaml" in text
+
+
+def test_keep_claims_no_speedup_and_offers_no_launch() -> None:
+    text = screen(keep())
+    assert "Keep what you have: no configuration was faster" in text
+    assert "faster (95 %" not in text
+    assert "autotune launch" not in text
+    assert "Loss check" not in text, "nothing is changed, so nothing is to be said about the loss"
+    assert "1.01× (0.98–1.04) in 5 fresh processes" in text
+
+
+def test_undecided_is_not_sold_as_unchanged() -> None:
+    text = screen(undecided())
+    assert "Keep what you have" in text
+    assert "Loss check undecided" in text
+    assert "Shown neither the same nor different in 8 pairs" in text
+    assert "unchanged." not in text.replace("is unchanged", "")
+    assert "ertified" not in text, "nothing is claimed, so there is no claim to limit"
+
+
+def test_tuned_although_undecided_says_so_in_the_headline() -> None:
+    assert "loss undecided" in headline(replace(undecided(), verdict="tuned", speedup=Interval(1.24, 1.18, 1.3)))
+
+
+def test_no_trials_and_noise_are_said() -> None:
+    text = screen(nothing_tried())
+    assert "no configuration was tried" in text
+    assert "This machine was noisy" in text
+    assert "11 %" in text
+    assert "autotune launch" not in text
+    assert "nan" not in text.lower()
+    assert "noisy" not in screen(tuned())
+
+
+def test_a_changed_setting_found_without_training_names_no_steps() -> None:
+    loss = LossVerdict("changed", "settings differ that no knob declares: dropout p of net.3", 1, 0)
+    text = screen(replace(undecided(), loss=loss))
+    assert "Loss changed. Settings differ that no knob declares: dropout p of net.3." in text
+    assert "steps" not in text.split("Loss check")[1].split("Where the time goes")[0]
+
+
+def test_a_finalist_that_could_not_run_has_no_figure() -> None:
+    confirmation = Confirmation({"num_workers": 2}, Interval(1, 1, 1), 0, False, "a run failed (crash: exit code 1)")
+    text = screen(replace(keep(), confirmation=confirmation))
+    assert "could not be measured: a run failed (crash: exit code 1)." in text
+    assert "1.00×" not in text
+
+
+def test_searched_but_nothing_confirmed() -> None:
+    assert "Nothing was confirmed in fresh processes" in screen(replace(keep(), confirmation=None, rejected=()))
+
+
+def test_bit_equal_losses_are_called_that() -> None:
+    loss = LossVerdict("unchanged", "", 1, 20, 0.0, 0.0)
+    text = screen(replace(tuned(), loss=loss))
+    assert "in 1 seeded pair of runs over the first 20 optimizer steps, every loss was the same to the last bit." in text
+
+
+def test_unchanged_without_figures_still_says_what_it_is_not() -> None:
+    text = screen(replace(tuned(), loss=LossVerdict("unchanged", "", 2, 240)))
+    assert "Certified: the same early trajectory, in 2 pairs of seeded runs, over 240 steps each." in text
+    assert "Not certified: the same final quality" in text
+
+
+def test_own_gain_that_was_not_measured_is_not_invented() -> None:
+    text = screen(replace(tuned(), gains=()))
+    assert text.count("not measured alone") == 2
+    assert "all of it" in screen(replace(tuned(), gains=(), knobs={"num_workers": 2}))
+
+
+def test_many_rejected_are_counted() -> None:
+    rejected = tuple(replace(keep().rejected[0], reason=f"reason {n}") for n in range(9))
+    text = screen(replace(keep(), rejected=rejected))
+    assert "reason 3" in text
+    assert "reason 4" not in text
+    assert "and 5 more" in text
+
+
+@pytest.mark.parametrize("name", list(samples()))
+@pytest.mark.parametrize("width", [60, 100, 30])
+def test_it_fits_and_holds_no_control_codes(name: str, width: int) -> None:
+    text = closing_text(samples()[name], RUN, width)
+    command_or_fits = [line for line in text.splitlines() if len(line) > width and "autotune" not in line]
+    assert not command_or_fits
+    assert all(char == "\n" or char.isprintable() for char in text)
+    text.encode("utf-8")
+
+
+def test_rich_markup_of_the_job_is_text() -> None:
+    assert "[bold red]" in one_line(closing_text(hostile(), RUN, 200))
+
+
+def test_clean_keeps_letters_and_drops_commands() -> None:
+    line = words.clean(HOSTILE)
+    assert "é漢字" in line
+    for gone in ("\x1b", "\n", "\u202e", "\udc80"):
+        assert gone not in line
+    assert words.clean("x" * 50, 10) == "x" * 9 + "…"
+
+
+def test_signs_get_an_ascii_spelling_where_needed() -> None:
+    assert words.for_encoding("2.1× ± 4 % → é", "ascii") == "2.1x +/- 4 % -> ?"
+    assert words.for_encoding("2.1× é", "utf-8") == "2.1× é"
+    assert words.for_encoding("×", None) == "x"
+    assert words.for_encoding("×", "no-such-codec") == "x"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, "0.00 µs"), (4.2e-7, "0.420 µs"), (0.0123, "12.3 ms"), (0.9999, "1.00 s"), (59.4, "59.4 s"), (60, "1 min"),
+     (372, "6 min 12 s"), (3599.9, "1 h 00 min"), (7500, "2 h 05 min"), (math.nan, "not measured"), (None, "not measured")],
+)
+def test_durations(seconds: float | None, said: str) -> None:
+    assert words.duration_words(seconds) == said
+
+
+def test_trial_intervals_that_cannot_be_told_are_not_shown() -> None:
+    one_pair = Trial(1, {"a": 1}, "complete", -math.log(1.5), None, 1)
+    assert words.trial_words(one_pair) == "1.50×"
+    assert words.trial_words(replace(one_pair, standard_error=0.02)) == "1.50× ± 4 %"
+    assert words.trial_words(replace(one_pair, log_ratio=None, state="failed")) == "failed"
+    assert words.trial_words(replace(one_pair, log_ratio=-5000.0, standard_error=math.inf))

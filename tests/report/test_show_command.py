@@ -1,0 +1,139 @@
+"""`autotune show` through the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sample_results import samples, tuned
+
+from autotune.cli import main
+from autotune.report.result_file import write_result
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, result in samples().items():
+        (tmp_path / "autotune-runs" / name).mkdir(parents=True)
+        write_result(result, tmp_path / "autotune-runs" / name / "result.json")
+    return tmp_path
+
+
+@pytest.mark.parametrize("run", ["tuned", "autotune-runs/tuned", "autotune-runs/tuned/", "autotune-runs/tuned/result.json"])
+def test_a_run_is_found_by_name_directory_and_file(run: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", run]) == 0
+    said = capsys.readouterr().out
+    assert "2.10× faster (95 % interval 1.93–2.29), loss unchanged" in said
+    assert "autotune launch autotune-runs/tuned/tuned.yaml" in said
+
+
+def test_trials_are_listed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "tuned", "--trials"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "5 num_workers=2, amp_dtype=bfloat16 2.08× ± 4 % complete" in said
+    assert "BackendCompilerFailed: no C++ compiler" in said
+    assert main(["show", "nothing", "--trials"]) == 0
+    assert "No configuration was tried." in capsys.readouterr().out
+
+
+def test_json_is_the_file(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "hostile", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads((runs / "autotune-runs/hostile/result.json").read_text())
+
+
+@pytest.mark.parametrize("name", list(samples()))
+def test_every_result_can_be_shown(name: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", name]) == 0
+    assert main(["show", name, "--trials"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_an_unknown_run_names_the_known_ones(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (runs / "autotune-runs/digits").mkdir()
+    (runs / "autotune-runs/digits/journal.jsonl").touch()
+    assert main(["show", "digitz"]) == 2
+    said = capsys.readouterr().err
+    assert "digitz: there is no such run" in said
+    assert "runs here: digits" in said
+
+
+def test_an_unfinished_run_says_how_far_it_came(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = runs / "elsewhere"
+    directory.mkdir()
+    entries = [{"kind": "study", "key": "", "elapsed_s": 0.0, "data": {}}]
+    journal = directory / "journal.jsonl"
+    assert main(["show", str(directory)]) == 2
+    assert "it has no journal, nothing was measured" in capsys.readouterr().err
+    journal.write_text("".join(json.dumps(e) + "\n" for e in entries))
+    assert main(["show", str(directory)]) == 2
+    assert "the job was not fully observed yet" in capsys.readouterr().err
+    entries.append({"kind": "observation", "key": "", "elapsed_s": 20.0, "data": {}})
+    entries += [{"kind": "trial", "key": str(n), "elapsed_s": 30.0 + n, "data": {}} for n in range(3)]
+    journal.write_text("".join(json.dumps(e) + "\n" for e in entries) + '{"kind": "tri')
+    assert main(["show", str(directory)]) == 2
+    said = capsys.readouterr().err
+    assert "no result yet: the job was observed and 3 trials finished, after 32.0 s" in said
+    assert "autotune run" in said
+    assert "--run-dir" in said
+
+
+def test_two_forms_at_once_are_refused(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "tuned", "--json", "--trials"]) == 2
+    assert "exclude each other" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["{", '{"schema_version": 99}'])
+def test_a_damaged_result_is_answered(content: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (runs / "autotune-runs/tuned/result.json").write_text(content)
+    assert main(["show", "tuned"]) == 2
+    assert "autotune-runs/tuned/result.json" in capsys.readouterr().err
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "autotune", *arguments]
+
+
+def environment(**more: str) -> dict[str, str]:
+    path = os.pathsep.join(str(ROOT / p) for p in (".", "trials", "search_spaces"))
+    return {**os.environ, "PYTHONPATH": path, **more}
+
+
+def test_an_ascii_pipe_gets_ascii(runs: Path) -> None:
+    done = subprocess.run(command("show", "tuned"), capture_output=True, env=environment(PYTHONIOENCODING="ascii"), timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert b"2.10x faster (95 % interval 1.93-2.29), loss unchanged" in done.stdout
+
+
+def test_on_a_terminal_it_has_colour_and_fits(runs: Path) -> None:
+    master, slave = pty.openpty()
+    process = subprocess.Popen(command("show", "tuned"), stdin=slave, stdout=slave, stderr=slave,
+                               env=environment(TERM="xterm-256color", COLUMNS="60", PYTHONIOENCODING="utf-8"))
+    os.close(slave)
+    seen = b""
+    while True:
+        try:
+            seen += os.read(master, 65536)
+        except OSError:
+            break
+    os.close(master)
+    assert process.wait(timeout=60) == 0
+    text = seen.decode()
+    assert "\x1b[1;32m2.10× faster" in text
+
+
+def test_showing_imports_nothing_heavy(runs: Path) -> None:
+    write_result(tuned(), runs / "result.json")
+    code = (
+        "import sys; from autotune.cli import main; main(['show', 'result.json']); "
+        "print([m for m in ('torch', 'optuna', 'ray', 'mlflow', 'matplotlib', 'jinja2') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr

@@ -1,0 +1,139 @@
+"""``autotune run job.yaml``: tune the job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune.errors import BaselineError, HookError, InputError
+
+if TYPE_CHECKING:
+    from autotune.job.spec import JobSpec
+    from autotune.journal import Journal
+    from autotune.results import Result
+
+
+def run(
+    job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
+    run_dir: Annotated[Path | None, typer.Option(help="Where everything of this run goes. [default: autotune-runs/<name>]", show_default=False)] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew; an earlier run is moved aside, not deleted.")] = False,
+    minutes: Annotated[float | None, typer.Option(min=0.1, help="Time budget, instead of the job file's.", show_default=False)] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Most configurations to try, instead of the job file's.", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
+    offline: Annotated[bool, typer.Option("--offline", help="Record locally only; `autotune sync` sends it to MLflow later.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the closing screen only.")] = False,
+    json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a line instead of a live table.")] = False,
+) -> None:
+    """Find the fastest settings for a training job, prove them, and write tuned.yaml.
+
+    The same command again resumes an interrupted run.
+    """
+    from autotune.job.load import check_run_dir, load_job
+
+    if quiet and json_lines:
+        raise InputError("--quiet and --json exclude each other", where="autotune run", expected="one of them")
+    spec = load_job(job)
+    budget = replace(spec.budget, minutes=minutes or spec.budget.minutes, trials=trials or spec.budget.trials)
+    spec = replace(spec, budget=budget)
+    directory = (run_dir or Path("autotune-runs") / spec.name).absolute()
+    check_run_dir(directory)
+    kind = "quiet" if quiet else "json" if json_lines else "auto"
+    tune_job(spec, directory, fresh=fresh, seed=seed, offline=offline, progress_kind=kind)
+
+
+def tune_job(spec: JobSpec, run_dir: Path, *, fresh: bool = False, seed: int = 0, offline: bool = False, progress_kind: str = "auto") -> Result:
+    """Tune ``spec`` in ``run_dir``: check, resume or start, run the stages, write what comes out.
+
+    Raises:
+        InputError, BaselineError, HookError, Interrupted: see :mod:`autotune.errors`.
+    """
+    from autotune.executors.local import LocalExecutor
+    from autotune.journal import Journal
+    from autotune.report.result_file import load_result, write_result
+    from autotune.report.terminal import open_progress
+    from autotune.stages.bench import Bench, Stop
+    from autotune.tracking import open_tracker, preflight, records
+    from autotune.tuner import tune
+
+    if fresh:
+        move_aside(run_dir)
+    if not offline and not (run_dir / "result.json").exists():
+        preflight(spec.tracking.uri, run_dir)  # before anything is written
+    journal = Journal(run_dir / "journal.jsonl", _clock())
+    with closing(journal), open_progress(progress_kind, spec.budget.minutes * 60) as progress:
+        _claim(journal, spec, run_dir, seed)
+        if journal.find("finished") and (run_dir / "result.json").exists():
+            result = load_result(run_dir / "result.json")
+            progress.note("this run is finished; --fresh starts a new one")
+            progress.finished(result, run_dir)
+            return result
+        if journal.find("observation"):
+            progress.note(f"resuming after {journal.elapsed_s:.0f} s of earlier work")
+        tracker = open_tracker(
+            spec.tracking.uri, spec.tracking.experiment or spec.name, run_dir, offline, env=spec.env, say=progress.warning
+        )
+        records.begin(tracker, spec, run_dir)
+        stop = Stop()
+        with closing(LocalExecutor(spec, run_dir)) as executor, stop.listening(progress):
+            try:
+                result = tune(Bench(spec, executor, journal, progress, tracker, run_dir, seed, stop))
+            except (BaselineError, HookError):
+                records.finish(tracker, "FAILED")
+                raise
+            write_result(result, run_dir / "result.json")
+            publish_outcome(result, spec, run_dir)
+            records.record_result(tracker, result, run_dir)
+            records.finish(tracker, "FINISHED", result)
+            journal.append("finished", "", {})
+        progress.finished(result, run_dir)
+        return result
+
+
+def publish_outcome(result: Result, spec: JobSpec, run_dir: Path) -> None:
+    """tuned.yaml, report.html and the loss plot."""
+    from autotune.export.tuned import build_tuned, write_tuned
+    from autotune.report.html import write_loss_plot, write_report
+
+    write_tuned(build_tuned(result, spec, run_dir), run_dir / "tuned.yaml")
+    if result.loss.baseline_curve:
+        write_loss_plot(result, run_dir / "loss.png")
+    write_report(result, run_dir)
+
+
+def move_aside(run_dir: Path) -> None:
+    """Rename an earlier run's directory to the first free ``<name>.1``, ``.2`` …; nothing is deleted."""
+    if not run_dir.exists():
+        return
+    number = 1
+    while (target := run_dir.with_name(f"{run_dir.name}.{number}")).exists():
+        number += 1
+    run_dir.rename(target)
+
+
+def _claim(journal: Journal, spec: JobSpec, run_dir: Path, seed: int) -> None:
+    """Write the study's identity into a new journal, or check that this is the same study.
+
+    Raises:
+        InputError: the directory holds a run of another job.
+    """
+    known = journal.find("study")
+    if known is None:
+        journal.append("study", "", {"digest": spec.digest(), "name": spec.name, "seed": seed})
+    elif known["digest"] != spec.digest():
+        raise InputError(
+            "this directory holds a run of another job, or the job file has changed since", where=str(run_dir),
+            expected="the job it was started with (command, environment, search space, objective)",
+            remedy="--fresh moves the old run aside and starts anew, --run-dir names another place",
+        )
+
+
+def _clock() -> Callable[[float], float]:
+    """Tuning seconds so far, given what earlier processes spent; monotonic, so clock changes do not matter."""
+    started = time.monotonic()
+    return lambda before: before + time.monotonic() - started

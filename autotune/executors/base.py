@@ -1,0 +1,92 @@
+"""Where sessions of the user's command run, and how they may fail.
+
+The stages know this interface only. ``local`` runs sessions on this machine; ``replay`` answers from a recorded
+table, so that the search can be tested without a job.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from autotune_spaces.base import Config
+from autotune_spaces.facts import JobFacts, Machine
+from autotune_trials.protocol import Block, BlockReport, Hello, Record
+from autotune_trials.session import FAILURES, SessionFailed
+
+__all__ = ["FAILURES", "Executor", "FixedRun", "LiveSession", "SessionFailed"]
+
+
+@dataclass(frozen=True)
+class FixedRun:
+    """A fresh process of the job with ``config`` set from the start, recorded over a window."""
+
+    config: Config
+    seed: int
+    steps: int
+    min_seconds: float = 0.0
+    max_seconds: float = 0.0
+    profile: bool = False
+    label: str = ""  # for the session directory's name and the log: "confirm-b3"
+
+
+class LiveSession(ABC):
+    """One process of the job, paused between plans, in which live knobs are switched. A context manager."""
+
+    hello: Hello
+    process_config: Config  # the process-scope knobs it was started with
+
+    @property
+    def job(self) -> JobFacts:
+        return self.hello.job
+
+    @property
+    def machine(self) -> Machine:
+        return self.hello.machine
+
+    @abstractmethod
+    def measure(self, blocks: Sequence[Block]) -> list[BlockReport]:
+        """Run ``blocks`` and wait for them. Reports come in the order of the blocks, ranks merged.
+
+        A block that failed alone (out of memory, a knob that raised) has ``error`` set, the session goes on.
+
+        Raises:
+            SessionFailed: the process is gone or hangs. ``partial`` on the exception holds the reports that came.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the process tree. Idempotent."""
+
+    def __enter__(self) -> LiveSession:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class Executor(ABC):
+    """Starts sessions. One at a time: sessions side by side on one machine spoil each other's timing."""
+
+    loader_key: str = ""  # set after observe: which DataLoader is the training one
+
+    @abstractmethod
+    def open_live(self, process_config: Config) -> LiveSession:
+        """Start the job with process knobs set and wait for its Hello.
+
+        Raises:
+            SessionFailed
+        """
+
+    @abstractmethod
+    def run_fixed(self, request: FixedRun) -> Record:
+        """Run the job afresh with ``request.config`` from the start; returns what rank 0 recorded, throughput summed over ranks.
+
+        Raises:
+            SessionFailed
+        """
+
+    def close(self) -> None:
+        """Release what the executor holds. Idempotent."""

@@ -1,0 +1,156 @@
+"""Sessions as subprocesses of this machine: the default executor, no daemon.
+
+    <run>/sessions/0001-live/        session.json, logs, crumbs, traces (see autotune_trials.paths)
+    <run>/sessions/0002-confirm-b1/
+    <run>/compile-cache/             compiled kernels, shared: only the first session pays for them
+
+What a configuration means for a session is decided by each knob's scope: process knobs become environment variables or
+words of the command line, live knobs are told to the agent.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from autotune.executors.base import Executor, FixedRun, LiveSession, SessionFailed
+from autotune.job.command import placeholders
+from autotune.job.configs import live_choices, process_part
+from autotune.job.spec import JobSpec
+from autotune_spaces.base import Config
+from autotune_trials import warden
+from autotune_trials.paths import SessionPaths
+from autotune_trials.protocol import Block, BlockReport, Record, SessionConfig
+from autotune_trials.session import Session
+from autotune_trials.surroundings import socket_folders
+
+FIRST_SEED = 1000  # what {seed} is in the job's own run; run k of a seeded series gets FIRST_SEED + k
+
+
+class LocalLiveSession(LiveSession):
+    """One running job, between whose iterations live knobs are switched."""
+
+    def __init__(self, session: Session, process_config: Config) -> None:
+        self._session, self.process_config = session, process_config
+        self.hello = session.hello
+        self.directory = session.paths.root
+
+    def measure(self, blocks: Sequence[Block]) -> list[BlockReport]:
+        return self._session.run_plan(blocks)
+
+    def close(self) -> None:
+        finish(self._session)
+
+
+class LocalExecutor(Executor):
+    """Runs sessions of ``spec``'s command under ``run_dir``.
+
+    Raises (its methods):
+        SessionFailed: with the session's directory and the end of its log.
+        OSError: the run directory cannot be written.
+    """
+
+    def __init__(self, spec: JobSpec, run_dir: Path) -> None:
+        self.spec, self.run_dir = spec, Path(run_dir).absolute()
+        self._open: list[Session] = []
+        warden.sweep_stale(socket_folders())  # what an earlier run left behind when it was killed together with its wardens
+
+    def open_live(self, process_config: Config) -> LiveSession:
+        session = self._session("live", process_config, SessionConfig("live", "", loader_key=self.loader_key), seed=0)
+        try:
+            session.start()
+            session.wait_hello()
+        except BaseException:
+            finish(session)
+            raise
+        return LocalLiveSession(session, dict(process_config))
+
+    def run_fixed(self, request: FixedRun) -> Record:
+        config = SessionConfig(
+            mode="profile" if request.profile else "fixed",
+            directory="",
+            knobs=live_choices(request.config, self.spec.search_space),
+            loader_key=self.loader_key,
+            steps=request.steps,
+            min_seconds=request.min_seconds,
+            max_seconds=request.max_seconds,
+            max_steps=max(request.steps, SessionConfig.max_steps),
+            seed=None if self._takes_seed() else request.seed,
+            nvtx=request.profile,
+        )
+        process_config = process_part(request.config, self.spec.search_space)
+        session = self._session(request.label or config.mode, process_config, config, request.seed)
+        try:
+            session.start()
+            session.wait_hello()
+            return session.wait_record()
+        finally:
+            finish(session)
+
+    def close(self) -> None:
+        for session in self._open:
+            finish(session)
+        self._open.clear()
+
+    def _session(self, label: str, process_config: Config, config: SessionConfig, seed: int) -> Session:
+        argv, overrides = self._with_process_knobs(process_config)
+        session = Session(
+            argv, self.spec.workdir, self.spec.env, self._next_paths(label), config,
+            overrides=overrides, fill={"seed": str(FIRST_SEED + seed)}, cache_dir=self.run_dir / "compile-cache",
+            startup_timeout_s=self.spec.startup_timeout_s, hang_timeout_s=self.spec.hang_timeout_s,
+        )  # fmt: skip
+        self._open = [s for s in self._open if not s.closed] + [session]
+        return session
+
+    def _with_process_knobs(self, process_config: Config) -> tuple[list[str], dict[str, str]]:
+        """The command line and the variables that set ``process_config``.
+
+        Raises:
+            KeyError, ValueError: not a process knob of this search space.
+        """
+        argv, environment = list(self.spec.command), dict[str, str]()
+        named = placeholders(argv)
+        stray = set(process_config) - set(process_part(process_config, self.spec.search_space))
+        if stray:
+            raise ValueError(f"not process knobs of this search space: {', '.join(sorted(stray))}")
+        for knob in self.spec.search_space.knobs:
+            if knob.name in process_config:
+                argv = list(knob.command(argv, process_config[knob.name]))
+                environment |= knob.environment(process_config[knob.name])
+            elif knob.name in named:  # {name} stands in the command: the job's own value belongs there
+                argv = list(knob.command(argv, knob.options["default"]))
+        return argv, environment
+
+    def _takes_seed(self) -> bool:
+        """The job takes its seed by a ``{seed}`` of its own: the agent then leaves seeds alone."""
+        return "seed" in placeholders([*self.spec.command, *self.spec.env.values()])
+
+    def _next_paths(self, label: str) -> SessionPaths:
+        """``sessions/<number>-<label>``, numbered on from what an earlier run left there."""
+        sessions = self.run_dir / "sessions"
+        sessions.mkdir(parents=True, exist_ok=True)
+        numbers = [int(m.group(1)) for entry in sessions.iterdir() if (m := re.match(r"(\d+)-", entry.name))]
+        root = sessions / f"{max(numbers, default=0) + 1:04d}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', label)[:60] or 'session'}"
+        root.mkdir()
+        return SessionPaths(root)
+
+
+def finish(session: Session) -> None:
+    """End a session and delete what the job wrote to its {trial_dir}: checkpoints of sixty trials fill a disk."""
+    session.close()
+    shutil.rmtree(session.paths.out, ignore_errors=True)
+
+
+def job_failed_log(failure: SessionFailed, spec: JobSpec, process: Mapping[str, object] | None = None) -> str:
+    """What a person is shown when the job itself fails: what, where, the end of its output, where the rest lies."""
+    lines = [f"{failure.kind} at {failure.where}: {failure.detail}" if failure.where else f"{failure.kind}: {failure.detail}"]
+    lines.append(f"command: {' '.join(spec.command)}  (in {spec.workdir})")
+    if process:
+        lines.append("with " + " ".join(f"{k}={v}" for k, v in process.items()))
+    if failure.log_tail:
+        lines += ["the end of its output:", *("    " + line for line in failure.log_tail.splitlines())]
+    if failure.directory:
+        lines.append(f"the whole output: {SessionPaths(Path(failure.directory)).stderr}, {SessionPaths(Path(failure.directory)).stdout.name}")
+    return "\n".join(lines)

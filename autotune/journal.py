@@ -1,0 +1,105 @@
+"""The run's memory: an append-only file of finished pieces of work.
+
+One JSON object a line, flushed to the disk before the next piece starts. After ``kill -9`` at any moment the file holds
+every finished piece and at most one torn last line, which is cut off when the file is opened again. A piece of work is
+looked up by kind and key, so a resumed run asks "is this done?" instead of following a script.
+
+    {"kind": "study",  "key": "",        "elapsed_s": 0.0,  "data": {…}}
+    {"kind": "trial",  "key": "{…}",     "elapsed_s": 31.2, "data": {…}}
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from autotune.errors import InputError
+
+
+@dataclass(frozen=True)
+class Entry:
+    kind: str
+    key: str
+    elapsed_s: float  # tuning time spent until then, over all the processes that worked on this run
+    data: Any
+
+
+class Journal:
+    """The journal of one run directory, held under an exclusive lock until :meth:`close`.
+
+    Args:
+        path: the journal file; made if missing.
+        elapsed: gives the tuning time spent so far, in seconds; stored with every entry.
+
+    Raises:
+        InputError: another process holds this run directory, or it cannot be written.
+    """
+
+    def __init__(self, path: Path, elapsed: Callable[[float], float]) -> None:
+        self.path = path
+        self._entries: list[Entry] = []
+        self._file = _open_locked(path)
+        self._load()
+        before = self._entries[-1].elapsed_s if self._entries else 0.0
+        self._elapsed = lambda: elapsed(before)
+
+    def _load(self) -> None:
+        whole = 0
+        self._file.seek(0)
+        for line in self._file:
+            if not line.endswith(b"\n"):
+                break
+            try:
+                self._entries.append(Entry(**json.loads(line)))
+            except (ValueError, TypeError):
+                break  # written by a machine that lost power: nothing after it can be trusted
+            whole += len(line)
+        self._file.truncate(whole)
+        self._file.seek(whole)
+
+    @property
+    def elapsed_s(self) -> float:
+        return self._elapsed()
+
+    def append(self, kind: str, key: str, data: Any) -> None:
+        """Store one finished piece of work; on the disk when this returns."""
+        entry = Entry(kind, key, round(self.elapsed_s, 3), data)
+        self._file.write(json.dumps(entry.__dict__, separators=(",", ":")).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._entries.append(entry)
+
+    def find(self, kind: str, key: str = "") -> Any | None:
+        """The data last stored under ``kind`` and ``key``, or None."""
+        return next((e.data for e in reversed(self._entries) if e.kind == kind and e.key == key), None)
+
+    def all(self, kind: str) -> Iterator[Entry]:
+        return (e for e in tuple(self._entries) if e.kind == kind)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _open_locked(path: Path) -> IO[bytes]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "a+b")  # noqa: SIM115 - held open for the life of the run: the lock hangs on it
+    except OSError as error:
+        raise InputError(
+            f"the run directory cannot be written: {error.strerror}", where=str(path.parent),
+            expected="a directory this user may write to", remedy="name another one with --run-dir",
+        ) from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise InputError(
+            "another autotune run is working in this directory", where=str(path.parent),
+            expected="one run a directory", remedy="wait for it, stop it, or name another one with --run-dir",
+        ) from None
+    return file

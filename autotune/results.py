@@ -1,0 +1,157 @@
+"""What the stages hand to each other and to the reader: frozen records, written to result.json as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autotune_spaces.base import Value
+from autotune_spaces.facts import JobFacts, Machine
+from autotune_trials.protocol import Window
+
+RESULT_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A ratio with its interval; 1.0 is "no difference"."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """Where the time of one iteration goes, in seconds (means over a window; see protocol.PHASES)."""
+
+    phases_s: Mapping[str, float]
+    iteration_s: float  # mean, winsorized
+    median_s: float
+    min_s: float
+    max_s: float
+    samples_per_s: float
+    reader_cost_s: float  # mean wait for a batch
+    batch_cost_s: float  # mean iteration, waiting included
+    reader_ratio: float  # reader_cost_s / batch_cost_s
+    iterations: int
+    left_out: int  # iterations at the start that are not counted
+    turnover_s: float = 0.0  # mean time lost at an epoch's end
+    peak_memory_gib: float = 0.0
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The job as it is."""
+
+    machine: Machine
+    job: JobFacts
+    anatomy: Anatomy
+    noise: float  # standard deviation of the log time per sample between baseline blocks
+    ceiling: float | None  # speed-up an infinitely fast loader would give; None if it could not be measured
+    bottleneck: str  # "loader", "compute", "optimizer", "overhead", "balanced"
+    bottleneck_why: str  # one sentence with the figures
+    domains: Mapping[str, tuple[Value, ...]]  # knobs in the search
+    defaults: Mapping[str, Value]  # the job's own value of each
+    withdrawn: Mapping[str, str]  # knob -> reason
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    startup_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One configuration measured in the search (live figures steer; they are never the result)."""
+
+    number: int
+    config: Mapping[str, Value]
+    state: str  # "complete", "pruned", "infeasible", "failed"
+    log_ratio: float | None = None  # log(time per sample, candidate / baseline): negative is faster
+    standard_error: float | None = None
+    pairs: int = 0
+    reason: str = ""  # of a pruned, infeasible or failed trial
+    origin: str = ""  # "seed", "sampler", "combined", "drop-one", "process"
+    no_effect: Mapping[str, str] = field(default_factory=dict)
+    anatomy: Anatomy | None = None
+    wall_s: float = 0.0
+    settle_s: float = 0.0  # what its first block needed to settle: compiling, starting workers
+
+    @property
+    def speedup(self) -> float | None:
+        import math
+
+        return None if self.log_ratio is None else math.exp(-self.log_ratio)
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """A finalist against the baseline in fresh processes."""
+
+    config: Mapping[str, Value]
+    speedup: Interval
+    blocks: int  # fresh processes of each side
+    adopted: bool  # the whole interval is above "no gain"
+    reason: str
+    baseline_anatomy: Anatomy | None = None
+    anatomy: Anatomy | None = None
+
+
+@dataclass(frozen=True)
+class LossVerdict:
+    verdict: str  # "unchanged", "changed", "undecided", "not-needed"
+    reason: str
+    pairs: int
+    steps: int
+    margin: float | None = None  # in the loss's own unit
+    largest_difference: float | None = None
+    numerics: str = "exact"
+    baseline_curve: Mapping[int, float] = field(default_factory=dict)  # samples consumed -> mean loss
+    candidate_curve: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rejected:
+    config: Mapping[str, Value]
+    reason: str
+
+
+@dataclass(frozen=True)
+class KnobGain:
+    """What one knob of the winner gives by itself: winner against winner without it."""
+
+    knob: str
+    value: Value
+    speedup: Interval | None
+    kept: bool
+    reason: str = ""
+    start_up_s: float = 0.0
+    break_even_steps: int | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """result.json."""
+
+    name: str
+    verdict: str  # "tuned", "keep-baseline"
+    reason: str
+    speedup: Interval
+    loss: LossVerdict
+    knobs: Mapping[str, Value]  # only those changed
+    baseline: Mapping[str, Value]  # the job's own value of every knob in the search
+    observation: Observation
+    confirmation: Confirmation | None
+    gains: tuple[KnobGain, ...]
+    rejected: tuple[Rejected, ...]
+    trials: tuple[Trial, ...]
+    wall_s: float
+    environment: Mapping[str, Any]
+    traces: Mapping[str, str] = field(default_factory=dict)  # "baseline", "winner" -> path within the run directory
+    operators: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
+    schema_version: int = RESULT_SCHEMA_VERSION
+
+
+__all__ = [
+    "Anatomy", "Confirmation", "Interval", "KnobGain", "LossVerdict", "Observation", "Rejected", "Result", "Trial",
+    "Window", "RESULT_SCHEMA_VERSION",
+]

@@ -1,0 +1,157 @@
+"""Optuna, asked for the next configuration and told what came of it.
+
+The study lies in ``optuna.log`` in the run directory (Optuna's own journal storage: append-only, crash-safe), so that any
+Optuna tool can open it. Our journal is the truth on resume: trials it knows are told again, trials that were running when the
+tuner died are closed.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.job.configs import key_of, normalise
+from autotune.job.spec import SearchSpace
+from autotune.results import Trial
+from autotune_spaces.base import Config, Value
+
+if TYPE_CHECKING:
+    import optuna
+
+INFEASIBLE_VALUE = 10.0  # a log ratio no real configuration reaches: e^10 times slower
+MAX_REPEATS = 8  # proposals in a row that were measured already: the space is as good as exhausted
+
+
+class Proposer:
+    """Ask/tell over the live knobs of one job.
+
+    Args:
+        path: Optuna's journal file.
+        domains: knob -> values, the job's own among them.
+        defaults: knob -> the job's own value.
+        seed: of the sampler; the same seed and the same answers give the same proposals.
+    """
+
+    def __init__(self, path: Path, space: SearchSpace, domains: Mapping[str, Sequence[Value]], defaults: Mapping[str, Value], seed: int) -> None:
+        self.space, self.defaults = space, defaults
+        self.domains = {name: tuple(values) for name, values in domains.items()}
+        self._excluded: set[tuple[str, Value]] = set()
+        self._study = _open_study(path, seed)
+        self._asked: dict[str, optuna.Trial] = {}
+        self._known: dict[str, Trial] = {}
+        self._queue: list[tuple[str, dict[str, Value]]] = []
+
+    def restore(self, trials: Sequence[Trial]) -> None:
+        """After a resume: what was measured before. Trials Optuna still holds as running are closed."""
+        from optuna.trial import TrialState
+
+        for frozen in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING, TrialState.WAITING)):
+            if frozen.state is TrialState.RUNNING:
+                self._study.tell(frozen.number, state=TrialState.FAIL, skip_if_finished=True)
+        told = {t.user_attrs.get("key") for t in self._study.get_trials(deepcopy=False)}
+        for trial in trials:
+            key = key_of(trial.config)
+            self._known[key] = trial
+            if key not in told:
+                self._study.enqueue_trial({**self.defaults, **trial.config})
+                asked = self._ask()
+                self._tell(asked[0], trial)
+
+    def enqueue(self, config: Config, origin: str) -> None:
+        """Try ``config`` before asking the sampler; ignored if it was measured or lies outside the domains."""
+        clean = self._clean(config)
+        if clean and key_of(clean) not in self._known and all(c != clean for _, c in self._queue):
+            self._queue.append((origin, clean))
+
+    def next(self) -> tuple[str, dict[str, Value]] | None:
+        """(origin, configuration) not measured before; None when the space is exhausted."""
+        while self._queue:
+            origin, config = self._queue.pop(0)
+            clean = self._clean(config)
+            if clean != config or key_of(clean) in self._known:
+                continue  # a value was withdrawn since, or it was measured meanwhile
+            self._study.enqueue_trial({**self.defaults, **config})
+            asked, _ = self._ask()
+            self._asked[key_of(config)] = asked
+            return origin, config
+        if len(self._known) >= self.size() - 1:  # the baseline itself is not a trial
+            return None
+        for _ in range(MAX_REPEATS):
+            asked, config = self._ask()
+            known = self._known.get(key_of(config))
+            if self._excluded & set(config.items()):
+                self._tell(asked, Trial(-1, config, "infeasible"))
+            elif not config:
+                self._tell(asked, Trial(-1, {}, "complete", 0.0))
+            elif known is not None:
+                self._tell(asked, known)
+            else:
+                self._asked[key_of(config)] = asked
+                return "sampler", config
+        return None
+
+    def tell(self, trial: Trial) -> None:
+        key = key_of(trial.config)
+        self._known[key] = trial
+        asked = self._asked.pop(key, None)
+        if asked is not None:
+            self._tell(asked, trial)
+
+    def exclude(self, knob: str, value: Value) -> None:
+        """Never propose ``knob`` = ``value`` again (it had no effect, or memory ended there)."""
+        if value != self.defaults.get(knob):
+            self._excluded.add((knob, value))
+
+    def size(self) -> int:
+        """Configurations in the space; an upper bound where knobs are conditional."""
+        return math.prod(sum((k, v) not in self._excluded for v in values) for k, values in self.domains.items())
+
+    def _clean(self, config: Config) -> dict[str, Value]:
+        inside = {
+            k: v for k, v in config.items()
+            if k in self.domains and v in self.domains[k] and (k, v) not in self._excluded
+        }
+        return normalise(inside, self.defaults, self.space)
+
+    def _ask(self) -> tuple[optuna.Trial, dict[str, Value]]:
+        asked = self._study.ask()
+        chosen: dict[str, Value] = {}
+        for knob in self.space.knobs:  # conditional knobs come after what they depend on: group TPE learns the branches
+            if knob.name in self.domains and knob.active({**self.defaults, **chosen}, self.defaults):
+                # Optuna wants the same choices all through a study: propose from all of them, pass over excluded ones.
+                chosen[knob.name] = asked.suggest_categorical(knob.name, self.domains[knob.name])
+        return asked, normalise(chosen, self.defaults, self.space)
+
+    def _tell(self, asked: optuna.Trial, trial: Trial) -> None:
+        from optuna.trial import TrialState
+
+        asked.set_user_attr("key", key_of(trial.config))
+        asked.set_constraint("memory", 1.0 if trial.state == "infeasible" else -1.0)
+        if trial.state == "failed":
+            self._study.tell(asked, state=TrialState.FAIL)
+        elif trial.state == "infeasible":
+            self._study.tell(asked, INFEASIBLE_VALUE)
+        elif trial.state == "pruned":
+            asked.report(trial.log_ratio if trial.log_ratio is not None else INFEASIBLE_VALUE, step=0)
+            self._study.tell(asked, state=TrialState.PRUNED)
+        else:
+            self._study.tell(asked, trial.log_ratio)
+
+
+def _open_study(path: Path, seed: int) -> Any:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        sampler = optuna.samplers.TPESampler(seed=seed, group=True, n_startup_trials=8)
+        return optuna.create_study(
+            study_name="autotune", storage=JournalStorage(JournalFileBackend(str(path))), sampler=sampler,
+            direction="minimize", load_if_exists=True,
+        )

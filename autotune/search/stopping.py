@@ -1,0 +1,27 @@
+"""When the search has found what there is to find."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autotune.results import Trial
+
+PLATEAU_TRIALS = 10  # sampled trials in a row without progress; measured on the spaces of the presets, see benchmarks
+PLATEAU_GAIN = 0.01  # progress smaller than this (log ratio) is not progress: half of the smallest gain ever adopted
+
+
+def best_of(trials: Sequence[Trial]) -> Trial | None:
+    """The fastest finished trial that beats the baseline."""
+    faster = [t for t in trials if t.state == "complete" and t.log_ratio is not None and t.log_ratio < 0]
+    return min(faster, key=lambda t: t.log_ratio or 0.0, default=None)
+
+
+def plateau(trials: Sequence[Trial]) -> bool:
+    """True when the last :data:`PLATEAU_TRIALS` sampled trials brought nothing over what was known before them."""
+    sampled = [i for i, t in enumerate(trials) if t.origin == "sampler"]
+    if len(sampled) < PLATEAU_TRIALS:
+        return False
+    start = sampled[-PLATEAU_TRIALS]
+    before, after = best_of(trials[:start]), best_of(trials[start:])
+    gain = (before.log_ratio or 0.0 if before else 0.0) - (after.log_ratio or 0.0 if after else 0.0)
+    return gain < PLATEAU_GAIN

@@ -1,0 +1,85 @@
+"""What every stage works with: the job, a place to run it, the run's memory, somebody to tell, and the time left."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autotune.errors import Interrupted
+from autotune.executors.base import Executor
+from autotune.job.spec import JobSpec
+from autotune.journal import Journal
+from autotune.report.terminal import Progress
+from autotune.tracking.base import Tracker
+from autotune_spaces.codec import decode, encode
+from autotune_trials.paths import publish
+from autotune_trials.protocol import Record
+
+
+class Stop:
+    """Ctrl-C and SIGTERM as a request that the stages honour between two measurements."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+
+    def check(self) -> None:
+        """Raises:
+            Interrupted: the user asked to stop. What is finished is in the journal.
+        """
+        if self._asked.is_set():
+            raise Interrupted(
+                "stopped on request; everything measured so far is saved",
+                remedy="the same command again carries on from here",
+            )
+
+    @contextmanager
+    def listening(self, progress: Progress) -> Iterator[None]:
+        """Turn the first signal into a request; the second one interrupts at once."""
+
+        def handle(number: int, _frame: object) -> None:
+            if self._asked.is_set():
+                raise KeyboardInterrupt
+            self._asked.set()
+            progress.warning("stopping after the current measurement; press Ctrl-C again to stop now")
+
+        previous = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The surroundings of a run. Nothing here changes from stage to stage; results travel as arguments."""
+
+    spec: JobSpec
+    executor: Executor
+    journal: Journal
+    progress: Progress
+    tracker: Tracker
+    run_dir: Path
+    seed: int = 0
+    stop: Stop = field(default_factory=Stop)
+
+    def keep_record(self, label: str, record: Record) -> str:
+        """Store a fixed run's record; returns its file name, to be put in the journal."""
+        name = re.sub(r"[^\w.-]", "_", label) + ".json"
+        folder = self.run_dir / "records"
+        folder.mkdir(exist_ok=True)
+        publish(folder / name, json.dumps(encode(record), separators=(",", ":")))
+        return name
+
+    def load_record(self, name: str) -> Record | None:
+        """A stored record, or None if it is gone or unreadable: it is then measured again."""
+        try:
+            return decode(Record, json.loads((self.run_dir / "records" / name).read_text("utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None

@@ -1,0 +1,149 @@
+"""CONFIRM: the finalists in fresh processes, against the baseline; and the smallest change that does it.
+
+    finalists ──▶ simplify (drop one knob at a time; what gives nothing goes back) ──▶ confirm (5, 8, 12 pairs)
+
+Adopted is only what the whole interval puts above "no gain"; a tie goes to the baseline. Only these figures are reported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from autotune.errors import BaselineError
+from autotune.executors.base import SessionFailed
+from autotune.job.configs import key_of, process_part, without
+from autotune.results import Confirmation, Interval, KnobGain, Observation, Trial
+from autotune.stages.bench import Bench
+from autotune.stages.live import BlockFailed, LiveComparison
+from autotune.stages.observe import explain_failure
+from autotune.stages.pairs import Pairs
+from autotune.verdict.speedup import LogRatio, decide, noise_of
+from autotune_spaces.base import Config, Scope, Value
+from autotune_spaces.codec import decode, encode
+
+MINIMUM_GAIN = 0.02  # verdicts.md: a smaller gain is not worth a change, and below what the interval can resolve
+FINALISTS = 2
+VARIANTS = 3  # confirmations a run may try in all; alpha is split over them
+LOOKS = (5, 8, 12)
+DROP_PAIRS = 2
+FRESH_DROP_PAIRS = 3
+
+
+def finalists(trials: Sequence[Trial]) -> list[dict[str, Value]]:
+    """The fastest configurations of the search, best first, that are ahead by more than the minimum gain."""
+    ahead = [
+        t for t in trials
+        if t.state == "complete" and t.log_ratio is not None and t.log_ratio < -math.log1p(MINIMUM_GAIN)
+    ]
+    return [dict(t.config) for t in sorted(ahead, key=lambda t: t.log_ratio or 0.0)[:FINALISTS]]
+
+
+def simplify(bench: Bench, observation: Observation, config: Config, trials: Sequence[Trial]) -> tuple[dict[str, Value], tuple[KnobGain, ...]]:
+    """Drop each knob in turn, least promising first; returns (what remains, what each knob was found to give)."""
+    stored = bench.journal.find("simplified", key_of(config))
+    if stored is not None:
+        return stored["config"], tuple(decode(KnobGain, g) for g in stored["gains"])
+    kept, gains = dict(config), []
+    with LiveComparison(bench, process_part(config, bench.spec.search_space), observation.noise) as live:
+        for name in _least_promising_first(config, trials):
+            if name not in kept:
+                continue  # went together with the knob it depends on
+            gain = _gain(bench, live, kept, name)
+            cost_s = _start_up_s(bench, name, kept, trials)
+            keep, reason, break_even = _worth(bench, observation, gain, cost_s)
+            interval = None if gain is None else _interval(gain)
+            gains.append(KnobGain(name, kept[name], interval, keep, reason, cost_s, break_even))
+            if not keep:
+                kept = _without(kept, name, observation, bench)
+                live.process_config = process_part(kept, bench.spec.search_space)
+                bench.progress.note(f"{name} goes back to {observation.defaults[name]!r}: {reason}")
+    bench.journal.append("simplified", key_of(config), {"config": kept, "gains": encode(gains)})
+    return kept, tuple(gains)
+
+
+def confirm(bench: Bench, config: Config, pairs: Pairs) -> Confirmation:
+    """Fresh processes until the interval decides, or the looks are used up.
+
+    Raises:
+        BaselineError: the job cannot be timed.
+    """
+    bench.progress.stage("confirm", "fresh processes, baseline and candidate in turn")
+    look = 0
+    while True:
+        try:
+            pairs.ensure(LOOKS[look])
+        except SessionFailed as failure:
+            return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, f"a run failed ({failure})")
+        decision = decide(pairs.log_speedups(), look=look, looks=LOOKS, finalists=VARIANTS, minimum_gain=MINIMUM_GAIN)
+        if decision.state != "continue":
+            break
+        look += 1
+    before, after = pairs.anatomies()
+    confirmation = Confirmation(
+        config, decision.interval, len(pairs.log_speedups()), decision.state == "adopt", decision.reason, before, after
+    )
+    bench.progress.confirmed(confirmation)
+    return confirmation
+
+
+def _least_promising_first(config: Config, trials: Sequence[Trial]) -> list[str]:
+    alone = {next(iter(t.config)): t.log_ratio or 0.0 for t in trials if len(t.config) == 1 and t.log_ratio is not None}
+    return sorted(config, key=lambda name: -alone.get(name, 0.0))
+
+
+def _without(config: Config, name: str, observation: Observation, bench: Bench) -> dict[str, Value]:
+    from autotune.job.configs import normalise
+
+    return normalise(without(config, name), observation.defaults, bench.spec.search_space)
+
+
+def _gain(bench: Bench, live: LiveComparison, config: Config, name: str) -> LogRatio | None:
+    """log(cost without the knob / cost with it); None if without it the job cannot run."""
+    rest = without(config, name)
+    try:
+        if bench.spec.search_space[name].scope is Scope.LIVE:
+            return live.compare(rest, config, pairs=DROP_PAIRS, prune=False).ratio
+        live.close()  # two processes of the job side by side would spoil both
+        pairs = Pairs(bench, config, rest, label=f"drop-{name}")
+        pairs.ensure(FRESH_DROP_PAIRS)
+    except BlockFailed:
+        return None
+    except BaselineError:
+        raise
+    except SessionFailed as failure:
+        if failure.kind == "oom":
+            return None
+        raise explain_failure(bench, failure) from failure
+    ratios = pairs.log_speedups()
+    error = noise_of([math.exp(r) for r in ratios]) / math.sqrt(len(ratios))
+    return LogRatio(sum(ratios) / len(ratios), error, len(ratios))
+
+
+def _interval(gain: LogRatio) -> Interval:
+    """Two standard errors to each side: a live figure, for orientation."""
+    return Interval(*(math.exp(gain.estimate + k * gain.sigma) for k in (0, -2, 2)))
+
+
+def _start_up_s(bench: Bench, name: str, config: Config, trials: Sequence[Trial]) -> float:
+    """What the knob costs once, at start: the settling time of the trial that tried it by itself."""
+    if not bench.spec.search_space[name].start_up_cost:
+        return 0.0
+    with_it = [t for t in trials if t.config.get(name) == config[name] and t.settle_s]
+    return max((t.settle_s for t in sorted(with_it, key=lambda t: len(t.config))[:1]), default=0.0)
+
+
+def _worth(bench: Bench, observation: Observation, gain: LogRatio | None, start_up_s: float) -> tuple[bool, str, int | None]:
+    """(keep, reason, steps until the start-up cost is paid back)."""
+    if gain is None:
+        return True, "the job does not run without it", None
+    factor = math.exp(gain.estimate)
+    if gain.estimate < math.log1p(MINIMUM_GAIN) or gain.estimate < 2 * gain.sigma:
+        return False, f"gives {factor:.2f}x by itself, within the noise or below {MINIMUM_GAIN:.0%}", None
+    if not start_up_s:
+        return True, f"gives {factor:.2f}x by itself", None
+    saved_per_step_s = observation.anatomy.iteration_s * (1 - 1 / factor)
+    break_even = math.ceil(start_up_s / saved_per_step_s)
+    if break_even > bench.spec.planned_steps:
+        return False, f"gives {factor:.2f}x, but its {start_up_s:.0f} s of start-up pay only after {break_even} steps", break_even
+    return True, f"gives {factor:.2f}x by itself; its {start_up_s:.0f} s of start-up pay after {break_even} steps", break_even

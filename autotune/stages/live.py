@@ -1,0 +1,233 @@
+"""Comparing configurations inside one running process of the job.
+
+    B ▒█ │ C ▒█ │ C ▒█ │ B ▒█ │ C' ▒█ │ C' ▒█ │ B ▒█ …        B = reference block, C = candidate block, ▒ settle, █ measured
+
+Each candidate block has a reference block at its side, so that a machine that drifts slows both alike; the estimate is the
+log ratio of time per sample, one value a pair. A reference block closes one comparison and opens the next. These figures
+steer the search and are never the result: the process is not restarted between them (verdicts.md, "Search").
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from autotune.errors import BaselineError
+from autotune.executors.base import LiveSession, SessionFailed
+from autotune.job.configs import key_of, live_choices
+from autotune.results import Anatomy
+from autotune.stages.bench import Bench
+from autotune.verdict.speedup import LogRatio, live_log_ratio
+from autotune.verdict.timing import anatomy, cost_per_sample, disturbed, mean_turnover_s
+from autotune_spaces.base import Config
+from autotune_trials.protocol import Block, BlockReport, Window
+
+BLOCK_S = 0.7  # aim of one measured block: long against scheduler ticks (4 ms), short against drift (seconds)
+MIN_ITERATIONS, MAX_ITERATIONS = 8, 400
+FIRST_ITERATIONS = 12  # before anything is known of the job's speed
+BLOCK_LIMIT_S = 60.0  # a candidate this slow has lost anyway
+COMPILE_LIMIT_S = 300.0  # max-autotune of a large model takes minutes
+REMEASURE = 2  # times a disturbed block is measured again before it is taken as it is
+CALM_WINDOWS = 5  # the latest windows of a configuration say what load is usual on this machine
+MOST_REMEASURED = 8  # blocks of one session; a machine busier than that is simply busy, and the noise figure says so
+CLEAR_LOSS = 0.10  # log ratio; a first pair this much slower, and beyond 4 sigma of noise, ends the comparison
+RESTARTS = 3  # sessions that end by themselves without one finished block, before the job is called too short
+
+
+class BlockFailed(Exception):
+    """A candidate could not be measured. ``kind``: infeasible (memory), failed (anything else)."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind, self.reason = kind, reason
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One candidate against the reference beside it."""
+
+    ratio: LogRatio
+    pruned: bool
+    anatomy: Anatomy
+    settle_s: float  # of the candidate's first block: what it costs to start (compile, workers)
+    reference_cost_s: float  # seconds a sample
+    no_effect: dict[str, str] = field(default_factory=dict)
+
+
+class LiveComparison:
+    """Opens the job when it must, keeps it as long as it lives, and measures blocks in it. A context manager."""
+
+    def __init__(self, bench: Bench, process_config: Config | None = None, noise: float = 0.02) -> None:
+        self.bench, self.process_config, self.noise = bench, dict(process_config or {}), noise
+        self.disturbed_blocks = 0
+        self._session: LiveSession | None = None
+        self._iteration_s: float | None = None  # of the reference
+        self._samples = 1.0  # samples an iteration of the reference
+        self._beside: tuple[str, float] | None = None  # key and cost of the reference block measured last
+        self._barren = 0  # sessions in a row that ended before a block was finished
+        self._count = 0
+        self._windows: dict[str, list[Window]] = {}  # of each configuration, in this session
+
+    def __enter__(self) -> LiveComparison:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+        self._session, self._beside = None, None
+        self._windows.clear()
+
+    @property
+    def session(self) -> LiveSession:
+        """The running session, started if need be."""
+        if self._session is None:
+            self._session = self.bench.executor.open_live(self.process_config)
+        return self._session
+
+    def block(self, config: Config, *, cached_batches: bool = False) -> BlockReport:
+        """Measure one block of ``config``, again if the machine was disturbed meanwhile.
+
+        Raises:
+            BlockFailed: out of memory, a knob that raised, a crash or a hang with this configuration.
+            BaselineError: the job is too short to be measured in.
+        """
+        report = self._measure(config, cached_batches)
+        for _ in range(REMEASURE):
+            calm = self._windows.setdefault(key_of(config), [])
+            why = None if cached_batches else disturbed(_window(report), calm[-CALM_WINDOWS:])
+            calm.append(_window(report))
+            if why is None or self.disturbed_blocks >= MOST_REMEASURED:
+                break
+            self.disturbed_blocks += 1
+            report = self._measure(config, cached_batches)
+        return report
+
+    def cost(self, config: Config, report: BlockReport) -> float:
+        """Seconds a sample of a measured block, the epoch's end included.
+
+        Epoch ends are rare in short blocks: their cost is the mean over all blocks of this configuration, and where none was
+        seen but workers are started anew every epoch, what starting them cost at the switch.
+        """
+        turnover_s = mean_turnover_s(*self._windows.get(key_of(config), []), _window(report))
+        if turnover_s is None and self._restarts_workers(config):
+            turnover_s = report.rebuild_s
+        return cost_per_sample(_window(report), turnover_s=turnover_s)
+
+    def _restarts_workers(self, config: Config) -> bool:
+        loader = self.session.job.loader
+        if loader is None:
+            return False
+        workers = config.get("num_workers", loader.num_workers)
+        return bool(workers) and not config.get("persistent_workers", loader.persistent_workers)
+
+    def reference(self, config: Config) -> float:
+        """Cost a sample of a fresh reference block; it stands beside whatever is measured next."""
+        report = self.block(config)
+        window, cost = _window(report), self.cost(config, report)
+        self._iteration_s = sum(window.times_s) / len(window.times_s)
+        self._samples = sum(window.samples) / len(window.samples)
+        self._beside = (key_of(config), cost)
+        return cost
+
+    def compare(self, candidate: Config, reference: Config, *, pairs: int = 2, prune: bool = True) -> Comparison:
+        """``candidate`` against ``reference``, ABBA, in an even number of pairs.
+
+        Raises:
+            BlockFailed, BaselineError: as :meth:`block`.
+        """
+        if self._beside is None or self._beside[0] != key_of(reference):
+            self.reference(reference)
+        assert self._beside is not None
+        blocks: list[tuple[str, float]] = []
+        first: BlockReport | None = None
+        no_effect: dict[str, str] = {}
+        for _ in range(max(1, pairs // 2)):
+            opening = self._beside[1]
+            report = self.block(candidate)
+            first = first or report
+            no_effect.update(report.no_effect)
+            cost = self.cost(candidate, report)
+            if prune and not blocks and math.log(cost / opening) > max(CLEAR_LOSS, 4 * self.noise):
+                self._beside = None  # the last reference block is no neighbour any more
+                ratio = LogRatio(math.log(cost / opening), self.noise * math.sqrt(2), 1)
+                return Comparison(ratio, True, anatomy(_window(report), 0), report.settle_s, opening, no_effect)
+            again = self.cost(candidate, self.block(candidate))
+            closing = self.reference(reference)
+            blocks += [("B", opening), ("C", cost), ("C", again), ("B", closing)]
+        assert first is not None
+        return Comparison(live_log_ratio(blocks, noise=self.noise), False, anatomy(_window(first), 0), first.settle_s, self._beside[1], no_effect)
+
+    def _measure(self, config: Config, cached_batches: bool) -> BlockReport:
+        block = self._plan(config, cached_batches)
+        while True:
+            try:
+                [report] = self.session.measure([block])
+            except SessionFailed as failure:
+                self.close()
+                self._after_failure(failure, config)
+                continue
+            self._barren = 0
+            self.bench.stop.check()
+            if report.error or report.window is None or not report.window.times_s:
+                raise self._failed(report)
+            self._check_memory(report.window)
+            return report
+
+    def _plan(self, config: Config, cached_batches: bool) -> Block:
+        self._count += 1
+        space = self.bench.spec.search_space
+        slow_start = any(space[name].start_up_cost for name in config)
+        if self._iteration_s is None:
+            iterations = FIRST_ITERATIONS
+        else:
+            batch = config.get("batch_size")
+            scale = float(batch) / self._samples if isinstance(batch, int) and batch > self._samples else 1.0
+            iterations = round(min(max(BLOCK_S / (self._iteration_s * scale), MIN_ITERATIONS), MAX_ITERATIONS))
+        limit = COMPILE_LIMIT_S if slow_start else BLOCK_LIMIT_S
+        expected = (self._iteration_s or 0.0) * iterations * 4
+        return Block(
+            id=f"b{self._count}", knobs=live_choices(config, space), iterations=iterations,
+            max_seconds=max(limit, expected), cached_batches=cached_batches,
+        )
+
+    def _after_failure(self, failure: SessionFailed, config: Config) -> None:
+        """Raise what the failure means for ``config``; return if the block should simply be tried again."""
+        self.bench.stop.check()
+        if failure.kind == "ended":
+            self._barren += 1
+            if self._barren < RESTARTS:
+                return
+            raise BaselineError(
+                "the job ends before one block of iterations could be measured",
+                where=" ".join(self.bench.spec.command), expected=f"a few hundred optimizer steps ({failure.detail})",
+                remedy="raise its number of epochs or steps in job.yaml's command: trials never run to the end",
+            )
+        if not config and self.process_config == {}:
+            raise failure
+        if failure.kind == "oom":
+            raise BlockFailed("infeasible", f"out of memory ({failure.detail})")
+        raise BlockFailed("failed", f"{failure.kind}: {failure.detail}")
+
+    def _failed(self, report: BlockReport) -> BlockFailed:
+        kind, _, text = report.error.partition(":")
+        if kind == "oom":
+            return BlockFailed("infeasible", f"out of memory ({text.strip()})")
+        return BlockFailed("failed", report.error or "no iteration was finished in the time a block may take")
+
+    def _check_memory(self, window: Window) -> None:
+        limits, machine = self.bench.spec.constraints, self.session.machine
+        if self.session.job.device == "cuda" and machine.device_memory_gib:
+            share = window.peak_memory_gib / machine.device_memory_gib
+            if share > limits.device_memory_fraction:
+                raise BlockFailed("infeasible", f"uses {share:.0%} of the device's memory, more than device_memory_fraction allows")
+        elif limits.host_memory_gib is not None and window.peak_memory_gib > limits.host_memory_gib:
+            raise BlockFailed("infeasible", f"uses {window.peak_memory_gib:.1f} GiB, more than host_memory_gib allows")
+
+
+def _window(report: BlockReport) -> Window:
+    assert report.window is not None
+    return report.window

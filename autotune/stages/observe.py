@@ -1,0 +1,126 @@
+"""OBSERVE: the job as it is.
+
+One live session of the baseline gives its own knob values, where an iteration's time goes, how noisy this machine is, and
+the ceiling: how fast the job would run if batches cost nothing. From that follow the bottleneck and the knobs worth searching.
+
+    B │ B │ ceiling │ B │ B          five blocks, one process
+"""
+
+from __future__ import annotations
+
+from autotune.errors import BaselineError, HookError
+from autotune.executors.base import SessionFailed
+from autotune.results import Anatomy, Observation
+from autotune.stages.bench import Bench
+from autotune.stages.live import BlockFailed, LiveComparison
+from autotune.tracking.records import record_baseline
+from autotune.verdict.speedup import noise_of
+from autotune.verdict.timing import anatomy, cost_without_data
+from autotune_spaces.base import Withdrawn
+from autotune_spaces.codec import decode, encode
+from autotune_spaces.facts import JobFacts, Machine
+
+# Shares of the iteration above which a phase is named as the bottleneck. A fifth of the time is what a perfect cure of
+# that phase would give as a 1.25x speed-up: worth a headline; below it no single phase is "the" bottleneck.
+LOADER_SHARE, OPTIMIZER_SHARE, OTHER_SHARE = 0.20, 0.25, 0.40
+
+
+def observe(bench: Bench) -> Observation:
+    """Measure the baseline, or take it from the journal of a resumed run.
+
+    Raises:
+        BaselineError: the job fails by itself.
+        HookError: the agent cannot get in, or sees no optimizer step.
+    """
+    bench.progress.stage("observe", "the job as it is")
+    stored = bench.journal.find("observation")
+    if stored is not None:
+        observation = decode(Observation, stored)
+    else:
+        observation = _measure(bench)
+        bench.journal.append("observation", "", encode(observation))
+    record_baseline(bench.tracker, observation)
+    if observation.job.loader is not None:
+        bench.executor.loader_key = observation.job.loader.key
+    bench.progress.observed(observation)
+    return observation
+
+
+def _measure(bench: Bench) -> Observation:
+    try:
+        with LiveComparison(bench) as live:
+            hello = live.session.hello
+            live.reference({})  # sizes the blocks; not counted
+            blocks = [live.block({}), live.block({})]
+            ceiling = _ceiling(live) if hello.job.loader is not None else None
+            blocks += [live.block({}), live.block({})]
+            measured = [live.cost({}, b) for b in blocks]
+    except BlockFailed as failure:
+        raise BaselineError(
+            f"the unchanged job could not be measured: {failure.reason}", where=" ".join(bench.spec.command),
+            remedy="see the session's logs in the run directory",
+        ) from failure
+    except SessionFailed as failure:
+        raise explain_failure(bench, failure) from failure
+    mean_cost = sum(measured) / len(measured)
+    window = blocks[1].window
+    assert window is not None
+    parts = anatomy(window, blocks[1].settle_iterations)
+    domains, defaults, withdrawn = choose_knobs(bench, hello.machine, hello.job)
+    bottleneck, why = name_bottleneck(parts, mean_cost / ceiling if ceiling else None)
+    return Observation(
+        machine=hello.machine, job=hello.job, anatomy=parts, noise=noise_of(measured),
+        ceiling=mean_cost / ceiling if ceiling else None, bottleneck=bottleneck, bottleneck_why=why,
+        domains=domains, defaults=defaults, withdrawn=withdrawn, fingerprint=hello.fingerprint, startup_s=hello.startup_s,
+    )
+
+
+def _ceiling(live: LiveComparison) -> float | None:
+    """Seconds a sample when batches come from memory, or None if the job does not stand it."""
+    try:
+        window = live.block({}, cached_batches=True).window
+    except BlockFailed:
+        return None
+    return cost_without_data(window) if window is not None else None
+
+
+def choose_knobs(bench: Bench, machine: Machine, job: JobFacts) -> tuple[dict, dict, dict]:
+    """(knob -> values, knob -> the job's own value, knob -> why it is out)."""
+    domains, defaults, withdrawn = {}, {}, {}
+    for knob in bench.spec.search_space.knobs:
+        try:
+            domain = knob.domain(machine, job)
+        except Withdrawn as reason:
+            withdrawn[knob.name] = str(reason)
+        else:
+            domains[knob.name], defaults[knob.name] = domain.values, domain.default
+    return domains, defaults, withdrawn
+
+
+def name_bottleneck(parts: Anatomy, ceiling: float | None) -> tuple[str, str]:
+    """(class, one sentence with the figures)."""
+    total = sum(parts.phases_s.values()) or parts.batch_cost_s
+    share = {phase: seconds / total for phase, seconds in parts.phases_s.items()}
+    compute = share.get("forward", 0.0) + share.get("backward", 0.0)
+    bound = f"; with batches for nothing it would run {ceiling:.2f}x as fast" if ceiling else ""
+    if parts.reader_ratio >= LOADER_SHARE:
+        return "loader", f"{parts.reader_ratio:.0%} of the time is spent waiting for the next batch{bound}"
+    if share.get("optimizer", 0.0) >= OPTIMIZER_SHARE:
+        return "optimizer", f"{share['optimizer']:.0%} of the time is spent in the optimizer step"
+    if share.get("other", 0.0) >= OTHER_SHARE:
+        return "overhead", f"{share['other']:.0%} of the time is spent outside loading, forward, backward and optimizer"
+    return "compute", f"{compute:.0%} of the time is spent in forward and backward{bound}"
+
+
+def explain_failure(bench: Bench, failure: SessionFailed) -> BaselineError | HookError:
+    """What a failed session of the unchanged job means to its owner."""
+    command = " ".join(bench.spec.command)
+    if failure.kind == "unhooked":
+        return HookError(failure.detail, where=command)
+    if failure.kind == "agent":
+        return HookError(f"autotune's agent failed inside the job: {failure.detail}", where=command,
+                         remedy="please report it with the session's agent.log; the job itself was not disturbed")
+    tail = f"\n{failure.log_tail}" if failure.log_tail else ""
+    what = {"oom": "runs out of memory", "crash": "fails", "hang": "makes no progress", "ended": "ends too early"}[failure.kind]
+    return BaselineError(f"the unchanged job {what}: {failure.detail}{tail}", where=failure.where or command,
+                         remedy="make the command run by itself first, then tune it")

@@ -1,0 +1,197 @@
+"""SEARCH: Optuna proposes, a live session measures, clear losers are cut after one block.
+
+    seeds        one trial a knob, most promising first (from the bottleneck)
+    combined     the winners among them together
+    sampler      TPE over all live knobs, until plateau, budget or an exhausted space
+    process      knobs that need a new process, tried one by one on the best of the above, in fresh processes
+
+Live figures steer; they are never reported as the result.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from autotune.errors import BaselineError
+from autotune.executors.base import SessionFailed
+from autotune.job.configs import key_of, normalise
+from autotune.results import Observation, Trial
+from autotune.search.proposer import Proposer
+from autotune.search.seeds import seeds
+from autotune.search.stopping import best_of, plateau
+from autotune.stages.bench import Bench
+from autotune.stages.live import BlockFailed, Comparison, LiveComparison
+from autotune.stages.observe import explain_failure
+from autotune.stages.pairs import Pairs
+from autotune.tracking.records import record_trial
+from autotune.verdict.speedup import noise_of
+from autotune_spaces.base import Config, Scope
+from autotune_spaces.codec import decode, encode
+
+SEARCH_SHARE = 0.55  # of the budget's minutes; the rest is for confirmation, the loss check and traces
+PROMISING = 0.01  # log ratio; a gain below this is not put into the combined configuration
+PROCESS_PAIRS = 3  # fresh-process pairs a process knob's value is tried with
+
+
+def search(bench: Bench, observation: Observation) -> tuple[Trial, ...]:
+    """All trials, in the order they were measured; those of a resumed run come from the journal."""
+    bench.progress.stage("search", f"{len(observation.domains)} knobs")
+    trials = [decode(Trial, e.data) for e in bench.journal.all("trial")]
+    if bench.journal.find("search-done") is not None or not observation.domains:
+        return tuple(trials)
+    _search_live(bench, observation, trials)
+    _search_process(bench, observation, trials)
+    bench.journal.append("search-done", "", {})
+    return tuple(trials)
+
+
+def _search_live(bench: Bench, observation: Observation, trials: list[Trial]) -> None:
+    space = bench.spec.search_space
+    domains = {n: v for n, v in observation.domains.items() if space[n].scope is Scope.LIVE}
+    if not domains:
+        return
+    proposer = Proposer(bench.run_dir / "optuna.log", space, domains, observation.defaults, bench.seed)
+    proposer.restore(trials)
+    for trial in trials:
+        _learn(proposer, trial, bench, warn=False)
+    for config in seeds(observation.bottleneck, domains, observation.defaults):
+        proposer.enqueue(config, "seed")
+    combined = False
+    with LiveComparison(bench, noise=observation.noise) as live:
+        while not _exhausted(bench, trials):
+            proposed = proposer.next()
+            if not combined and (proposed is None or proposed[0] == "sampler"):
+                combined = True
+                union = _union(trials)
+                proposer.enqueue(union, "combined")
+            if proposed is None:
+                proposed = proposer.next()
+                if proposed is None:
+                    return
+            origin, config = proposed
+            trial = _measure(bench, live, config, origin, trials)
+            _store(bench, observation.defaults, trials, trial)
+            proposer.tell(trial)
+            _learn(proposer, trial, bench, warn=True)
+
+
+def _exhausted(bench: Bench, trials: Sequence[Trial]) -> bool:
+    """Budget or plateau: the search is over."""
+    spent = bench.journal.elapsed_s >= SEARCH_SHARE * bench.spec.budget.minutes * 60
+    return spent or len(trials) >= bench.spec.budget.trials or plateau(trials)
+
+
+def _union(trials: Sequence[Trial]) -> dict:
+    """The values that paid by themselves, together; of two values of one knob the faster."""
+    paying = [t for t in trials if t.state == "complete" and t.log_ratio is not None and t.log_ratio < -PROMISING]
+    union: dict = {}
+    for trial in sorted(paying, key=lambda t: -(t.log_ratio or 0.0)):  # slowest first: the faster overwrites
+        union.update(trial.config)
+    return union
+
+
+def _measure(bench: Bench, live: LiveComparison, config: Config, origin: str, trials: Sequence[Trial]) -> Trial:
+    number, started = len(trials), time.monotonic()
+    bench.progress.measuring(f"trial {number}", config)
+    try:
+        comparison = live.compare(config, {})
+        best = best_of(trials)
+        if _worth_more(comparison, best):
+            comparison = _pooled(comparison, live.compare(config, {}, prune=False))
+    except BlockFailed as failure:
+        return Trial(number, config, failure.kind, reason=failure.reason, origin=origin, wall_s=time.monotonic() - started)
+    except SessionFailed as failure:
+        raise explain_failure(bench, failure) from failure
+    useless = {k: why for k, why in comparison.no_effect.items() if k in config}
+    state = "failed" if useless else "pruned" if comparison.pruned else "complete"
+    reason = "; ".join(f"{k} had no effect: {why}" for k, why in useless.items())
+    if comparison.pruned:
+        reason = reason or f"{math.exp(comparison.ratio.estimate):.2f}x the baseline's time after its first block"
+    return Trial(
+        number, config, state, comparison.ratio.estimate, comparison.ratio.standard_error, comparison.ratio.pairs,
+        reason, origin, useless, comparison.anatomy, time.monotonic() - started, comparison.settle_s,
+    )
+
+
+def _worth_more(comparison: Comparison, best: Trial | None) -> bool:
+    """Two more pairs for a candidate that may be the new best: it is the one whose figure matters."""
+    if comparison.pruned or comparison.ratio.estimate > -PROMISING:
+        return False
+    return best is None or comparison.ratio.estimate < (best.log_ratio or 0.0) + comparison.ratio.sigma
+
+
+def _pooled(first: Comparison, second: Comparison) -> Comparison:
+    """Two comparisons of the same candidate as one."""
+    a, b = first.ratio, second.ratio
+    pairs = a.pairs + b.pairs
+    estimate = (a.estimate * a.pairs + b.estimate * b.pairs) / pairs
+    # Between-comparison spread counts as error too: the two were minutes of other work apart at worst.
+    error = max(math.hypot(a.sigma, b.sigma) / 2, abs(a.estimate - b.estimate) / 2)
+    return replace(second, ratio=replace(a, estimate=estimate, standard_error=error, pairs=pairs), settle_s=first.settle_s)
+
+
+def _store(bench: Bench, defaults: Config, trials: list[Trial], trial: Trial) -> None:
+    trials.append(trial)
+    bench.journal.append("trial", key_of(trial.config), encode(trial))
+    record_trial(bench.tracker, trial, defaults)
+    bench.progress.trial(trial, best_of(trials))
+    bench.stop.check()
+
+
+def _learn(proposer: Proposer, trial: Trial, bench: Bench, *, warn: bool) -> None:
+    """Take values out of the space that this trial showed to be useless or too large."""
+    for knob, why in trial.no_effect.items():
+        proposer.exclude(knob, trial.config[knob])
+        if warn:
+            bench.progress.warning(f"{knob}={trial.config[knob]} had no effect: {why}")
+    size = trial.config.get("batch_size")
+    if trial.state == "infeasible" and isinstance(size, int):
+        for larger in proposer.domains.get("batch_size", ()):
+            if isinstance(larger, int) and larger >= size:
+                proposer.exclude("batch_size", larger)
+
+
+def _search_process(bench: Bench, observation: Observation, trials: list[Trial]) -> None:
+    """Coordinate search over process knobs, each value on top of the best configuration so far, in paired fresh runs."""
+    space = bench.spec.search_space
+    knobs = [n for n in observation.domains if space[n].scope is Scope.PROCESS]
+    live_best = best_of(trials)
+    best: dict = dict(live_best.config) if live_best else {}
+    best_ratio = live_best.log_ratio or 0.0 if live_best else 0.0
+    known = {key_of(t.config): t for t in trials}
+    for name in knobs:
+        start, start_ratio = dict(best), best_ratio
+        for value in observation.domains[name]:
+            config = normalise({**start, name: value}, observation.defaults, space)
+            if config == start or len(trials) >= bench.spec.budget.trials:
+                continue
+            trial = known.get(key_of(config))
+            if trial is None:
+                trial = _measure_fresh(bench, config, start, start_ratio, len(trials))
+                _store(bench, observation.defaults, trials, trial)
+            if trial.state == "complete" and (trial.log_ratio or 0.0) < best_ratio - PROMISING:
+                best, best_ratio = dict(config), trial.log_ratio or 0.0
+
+
+def _measure_fresh(bench: Bench, config: Config, reference: Config, reference_ratio: float, number: int) -> Trial:
+    """``config`` against ``reference`` in interleaved fresh processes; the ratio is given against the baseline."""
+    started = time.monotonic()
+    bench.progress.measuring(f"trial {number}", config)
+    pairs = Pairs(bench, config, reference, label=f"trial{number}")
+    try:
+        pairs.ensure(PROCESS_PAIRS)
+    except SessionFailed as failure:
+        kind = "infeasible" if failure.kind == "oom" else "failed"
+        return Trial(number, config, kind, reason=str(failure), origin="process", wall_s=time.monotonic() - started)
+    except BaselineError as error:
+        return Trial(number, config, "failed", reason=error.found, origin="process", wall_s=time.monotonic() - started)
+    ratios = [-r for r in pairs.log_speedups()]
+    mean = sum(ratios) / len(ratios)
+    sigma = noise_of([math.exp(r) for r in ratios]) / math.sqrt(len(ratios))
+    return Trial(
+        number, config, "complete", reference_ratio + mean, sigma, len(ratios), "", "process", {},
+        pairs.anatomies()[1], time.monotonic() - started,
+    )

@@ -1,0 +1,142 @@
+"""One run from job to result: the stages in order, and what is adopted.
+
+    observe ─▶ search ─▶ for each finalist: simplify ─▶ confirm ─▶ converge ─▶ explain ─▶ Result
+                                                 │           │
+                                          not faster      changed or undecided
+                                                 ▼           ▼
+                                         next finalist   the same without the knob most likely to have done it
+
+Everything measured is in the journal before it is used, so the same call again carries on where a dead one stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from autotune.job.configs import in_words, key_of, without
+from autotune.results import Confirmation, Interval, KnobGain, LossVerdict, Observation, Rejected, Result, Trial
+from autotune.stages.bench import Bench
+from autotune.stages.confirm import VARIANTS, confirm, finalists, simplify
+from autotune.stages.converge import converge
+from autotune.stages.explain import explain
+from autotune.stages.observe import observe
+from autotune.stages.pairs import Pairs
+from autotune.stages.search import search
+from autotune_spaces.base import Config, Numerics, Value
+
+NOT_NEEDED = LossVerdict("not-needed", "nothing was changed", 0, 0)
+NO_GAIN = Interval(1.0, 1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What came of the finalists."""
+
+    winner: dict[str, Value]  # {} = keep the baseline
+    reason: str
+    confirmation: Confirmation | None
+    loss: LossVerdict
+    gains: tuple[KnobGain, ...]
+    rejected: tuple[Rejected, ...]
+
+
+def tune(bench: Bench) -> Result:
+    """Run every stage (or take it from the journal) and put the result together.
+
+    Raises:
+        BaselineError, HookError: the job itself cannot be measured.
+        Interrupted: the user asked to stop; call again to resume.
+    """
+    observation = observe(bench)
+    trials = search(bench, observation)
+    proof = prove(bench, observation, trials)
+    explanation = explain(bench, proof.winner)
+    return Result(
+        name=bench.spec.name,
+        verdict="tuned" if proof.winner else "keep-baseline",
+        reason=proof.reason,
+        speedup=proof.confirmation.speedup if proof.winner and proof.confirmation else NO_GAIN,
+        loss=proof.loss,
+        knobs=proof.winner,
+        baseline=observation.defaults,
+        observation=observation,
+        confirmation=proof.confirmation,
+        gains=proof.gains,
+        rejected=proof.rejected,
+        trials=trials,
+        wall_s=round(bench.journal.elapsed_s, 1),
+        environment=environment(bench, observation),
+        traces=explanation.traces,
+        operators=explanation.operators,
+    )
+
+
+def prove(bench: Bench, observation: Observation, trials: Sequence[Trial]) -> Proof:
+    """Confirm and check finalists until one stands."""
+    queue: list[dict[str, Value]] = finalists(trials)
+    if not queue:
+        return Proof({}, _why_nothing(observation, trials), None, NOT_NEEDED, (), ())
+    rejected: list[Rejected] = []
+    gains: tuple[KnobGain, ...] = ()
+    seen: set[str] = set()
+    last: Confirmation | None = None
+    loss = NOT_NEEDED
+    while queue and len(seen) < VARIANTS:
+        bench.progress.stage("confirm", f"finalist: {in_words(queue[0], observation.defaults)}")
+        config, gains = simplify(bench, observation, queue.pop(0), trials)
+        if not config or key_of(config) in seen:
+            continue
+        seen.add(key_of(config))
+        pairs = Pairs(bench, config, {}, label=f"confirm{len(seen)}")
+        last = confirm(bench, config, pairs)
+        if not last.adopted:
+            rejected.append(Rejected(config, f"not proven faster: {last.reason}"))
+            continue
+        loss = converge(bench, config, pairs)
+        if loss.verdict == "unchanged":
+            return Proof(config, "faster, and the loss takes the same way", last, loss, gains, tuple(rejected))
+        rejected.append(Rejected(config, f"loss {loss.verdict}: {loss.reason}"))
+        queue = _milder(bench, config) + queue
+    reason = rejected[-1].reason if rejected else "every knob of the finalists went back: none gives anything by itself"
+    return Proof({}, reason, last, loss, gains, tuple(rejected))
+
+
+def _milder(bench: Bench, config: Config) -> list[dict[str, Value]]:
+    """``config`` without the knob most likely to have changed the loss, then without all that can."""
+    space = bench.spec.search_space
+    suspects = sorted((n for n in config if space[n].numerics is not Numerics.EXACT), key=lambda n: -space[n].numerics.severity)
+    variants = [without(config, suspects[0])] if suspects else []
+    if len(suspects) > 1:
+        variants.append(without(config, *suspects))
+    return [v for v in variants if v]
+
+
+def _why_nothing(observation: Observation, trials: Sequence[Trial]) -> str:
+    if not observation.domains:
+        return "no knob applies to this job on this machine"
+    if not trials:
+        return "the time budget was used up before any configuration could be tried"
+    measured = [t for t in trials if t.log_ratio is not None]
+    if not measured:
+        return "no configuration could be measured"
+    best = min(measured, key=lambda t: t.log_ratio or 0.0)
+    return f"none of {len(trials)} configurations is ahead by more than 2 %; the best was {best.speedup:.2f}x ({in_words(best.config)})"
+
+
+def environment(bench: Bench, observation: Observation) -> dict[str, Any]:
+    """Hardware and software the figures belong to."""
+    from autotune_spaces.codec import encode
+
+    packages = {}
+    for name in ("autotune-torch", "optuna", "mlflow", "ray", "nvtx"):
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {"machine": encode(observation.machine), "packages": packages, "seed": bench.seed,
+            "command": list(bench.spec.command), "workdir": str(bench.spec.workdir)}
+
+

@@ -1,0 +1,125 @@
+"""Every loop style of tests/programs, unmodified, through the command line: what the agent must see in it, and what it must leave alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+Seen = dict[str, Any]
+
+
+def tune(program: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """A short run of ``autotune run`` on a copy of the programs: one trial, no tracking."""
+    workdir = tmp_path / "a job's own place"
+    shutil.copytree(PROGRAMS, workdir)
+    (workdir / "job.yaml").write_text(
+        f"name: {program}\ncommand: python {program}.py\ntraces: none\ntracking: {{uri: null}}\n"
+        "search_space: {amp_dtype: auto, num_workers: [0, 1], compile_mode: auto, intra_op_threads: auto}\n"
+        "budget: {minutes: 0.4, trials: 1}\n"
+    )
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(
+        ["autotune", "run", "job.yaml", "--quiet"], cwd=workdir, env=environment, capture_output=True, text=True, timeout=240
+    )
+
+
+def observed(program: str, tmp_path: Path) -> Seen:
+    finished = tune(program, tmp_path)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    result = tmp_path / "a job's own place" / "autotune-runs" / program / "result.json"
+    data = json.loads(result.read_text())
+    assert data["verdict"] in ("tuned", "keep-baseline")
+    assert data["observation"]["anatomy"]["iteration_s"] > 0
+    return data["observation"]
+
+
+def line_of(program: str, text: str) -> str:
+    lines = (PROGRAMS / f"{program}.py").read_text().splitlines()
+    return f"{program}.py:{next(n for n, line in enumerate(lines, 1) if text in line)}"
+
+
+def own_modules(seen: Seen) -> None:
+    assert seen["job"]["loader"]["batch_size"] == 32
+    assert seen["job"]["loader"]["length"] == 16
+
+
+def own_autocast(seen: Seen) -> None:
+    assert seen["job"]["own_autocast"] == "bfloat16"
+    assert "autocast" in seen["withdrawn"]["amp_dtype"]
+
+
+def own_scaler(seen: Seen) -> None:
+    assert seen["job"]["own_scaler"]
+    assert "amp_dtype" in seen["withdrawn"]
+
+
+def own_compile(seen: Seen) -> None:
+    assert seen["job"]["own_compile"]
+    assert "compile" in seen["withdrawn"]["compile_mode"]
+
+
+def accumulation(seen: Seen) -> None:
+    assert seen["job"]["backwards_per_step"] == 4
+    assert seen["job"]["loader"]["batch_size"] == 8
+
+
+def several_optimizers(seen: Seen) -> None:
+    assert [o["name"] for o in seen["job"]["optimizers"]] == ["Adam", "Adam"]
+    assert seen["job"]["backwards_per_step"] == 3
+
+
+def validation(seen: Seen) -> None:
+    assert seen["job"]["loader"]["site"].endswith(line_of("validation", "training_loader = DataLoader"))
+    assert seen["job"]["loader"]["batch_size"] == 32
+
+
+def iterable(seen: Seen) -> None:
+    assert seen["job"]["loader"]["iterable"]
+    assert "num_workers" in seen["withdrawn"], "two workers would deliver every sample twice"
+
+
+def no_loader(seen: Seen) -> None:
+    assert seen["job"]["loader"] is None
+    assert seen["job"]["sample_unit"] == "iterations"
+    assert "DataLoader" in seen["withdrawn"]["num_workers"]
+    assert seen["ceiling"] is None
+
+
+def closure(seen: Seen) -> None:
+    assert [o["name"] for o in seen["job"]["optimizers"]] == ["LBFGS"]
+
+
+def manual_marks(seen: Seen) -> None:
+    assert seen["job"]["manual"]
+    assert seen["job"]["optimizers"] == []
+
+
+@pytest.mark.parametrize(
+    ("check", "samples_per_step"),
+    [
+        (own_modules, 32), (own_autocast, 32), (own_scaler, 32), (own_compile, 32), (accumulation, 32),
+        (several_optimizers, 32), (validation, 32), (iterable, 32), (no_loader, 1), (closure, 128), (manual_marks, 32),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_the_agent_sees_the_job_as_it_is(check: Callable[[Seen], None], samples_per_step: int, tmp_path: Path) -> None:
+    seen = observed(check.__name__, tmp_path)
+    check(seen)
+    assert seen["job"]["samples_per_step"] == pytest.approx(samples_per_step, rel=0.01)
+    assert sum(seen["anatomy"]["phases_s"].values()) == pytest.approx(seen["anatomy"]["iteration_s"], rel=0.25)
+
+
+def test_a_loop_no_hook_can_see_is_told_the_two_lines_it_needs(tmp_path: Path) -> None:
+    finished = tune("by_hand", tmp_path)
+    assert finished.returncode == 4
+    assert "import autotune" in finished.stderr and "autotune.step(" in finished.stderr
+    assert "Traceback" not in finished.stderr

@@ -1,0 +1,16 @@
+"""A job that manages mixed precision itself."""
+
+import torch
+from common import dataset, loss_function, model
+from torch.utils.data import DataLoader
+
+torch.manual_seed(0)
+net = model()
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+for _ in range(50):
+    for inputs, labels in DataLoader(dataset(), batch_size=32, shuffle=True):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = loss_function(net(inputs), labels)
+        loss.backward()
+        optimizer.step()

@@ -1,0 +1,9 @@
+"""What a child process needs on PYTHONPATH to import the packages and the fake agent."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+PYTHONPATH = os.pathsep.join(map(str, (REPO / "trials", REPO / "search_spaces", REPO / "tests" / "sessions")))

@@ -1,0 +1,23 @@
+"""Waiting for processes to come and go, with an end to the patience."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from autotune_trials import warden
+
+
+def gone_within(seconds: float, mark: str) -> set[int]:
+    """Who still carries the mark after at most ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while (left := warden.marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)

@@ -1,0 +1,179 @@
+"""Session and agent talk: plans, reports, records, ranks."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from autotune_spaces.codec import decode
+from autotune_trials.protocol import Block, SessionConfig
+from autotune_trials.session import SessionFailed
+
+SERVE = """
+    from fake_agent import Agent
+    Agent().serve()
+"""
+
+
+def test_blocks_are_reported_in_order_and_the_session_goes_on(make_session):
+    session = make_session(SERVE)
+    hello = session.wait_hello()
+    assert (hello.rank, hello.machine.cores) == (0, 2)
+    first = session.run_plan([Block("b1", (), 3), Block("c1", (), 5)])
+    second = session.run_plan([Block("b2", (), 2)])
+    assert [(r.id, len(r.window.times_s)) for r in first + second] == [("b1", 3), ("c1", 5), ("b2", 2)]
+
+
+def test_starting_and_ending_cost_little(make_session, tmp_path):
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        session = make_session(["sleep", "60"])
+        started = time.perf_counter()
+        session.close()
+        times.append((started - begin, time.perf_counter() - started))
+    assert min(t for t, _ in times) < 0.15
+    assert min(t for _, t in times) < 0.3
+
+
+def test_ranks_are_merged_times_of_one_samples_of_all(make_session):
+    session = make_session(
+        """
+        import os
+        from fake_agent import Agent
+        rank = 1 if os.fork() == 0 else 0
+        Agent(rank, world_size=2).serve()
+        """
+    )
+    session.wait_hello()
+    (report,) = session.run_plan([Block("b", (), 3)])
+    assert report.rank == 0 and report.window.samples == (8.0,) * 3 and report.window.times_s == (0.01,) * 3
+    assert report.window.peak_memory_gib == 1.0  # two resident sets
+
+
+def test_a_record_of_all_ranks(make_session):
+    session = make_session(
+        """
+        import os
+        from fake_agent import Agent
+        rank = 1 if os.fork() == 0 else 0
+        agent = Agent(rank, world_size=2)
+        agent.record()
+        agent.pause()
+        """,
+        mode="fixed",
+    )
+    session.wait_hello()
+    record = session.wait_record()
+    assert record.rank == 0 and record.window.samples == (8.0,) * 5 and record.samples_before[2] == 16.0
+
+
+def test_a_job_that_ends_early_still_hands_in_its_record(make_session):
+    session = make_session(
+        """
+        from fake_agent import Agent
+        Agent().record(steps=2, ended_early=True)
+        """,
+        mode="fixed",
+    )
+    session.wait_hello()
+    assert session.wait_record().ended_early
+
+
+def test_a_second_training_process_of_the_same_rank_is_sent_away(make_session, tmp_path):
+    session = make_session(
+        """
+        import os, sys, time
+        from fake_agent import Agent
+        agent = Agent()
+        if os.fork() == 0:
+            time.sleep(0.3)
+            second = Agent()
+            open(sys.argv[0] + ".sent-away", "w").write(str(second.plan()))
+            os._exit(0)
+        agent.serve()
+        """
+    )
+    session.wait_hello()
+    time.sleep(0.6)
+    assert session.run_plan([Block("b", (), 1)])[0].window is not None
+    deadline = time.monotonic() + 5
+    while not any(p.read_text() for p in tmp_path.glob("*.sent-away")) and time.monotonic() < deadline:
+        session._turn(0.1)
+    assert next(tmp_path.glob("*.sent-away")).read_text() == "None"
+
+
+def test_a_block_without_report_is_a_failed_block(make_session):
+    session = make_session(
+        """
+        from fake_agent import Agent, PlanDone
+        agent = Agent()
+        agent.send(PlanDone(agent.plan().id, 0))
+        agent.pause()
+        """
+    )
+    session.wait_hello()
+    (report,) = session.run_plan([Block("b", (), 1)])
+    assert report.window is None and report.error.startswith("agent")
+
+
+def test_a_slow_job_that_says_so_is_not_hung(make_session):
+    session = make_session(
+        """
+        import time
+        from fake_agent import Agent
+        from autotune_trials.protocol import Progress
+        agent = Agent()
+        for i in range(8):
+            time.sleep(0.25)
+            agent.send(Progress(0, i))
+        agent.record()
+        agent.pause()
+        """,
+        mode="fixed",
+        hang_timeout_s=1.0,
+    )
+    session.wait_hello()
+    assert len(session.wait_record().losses) == 5
+
+
+def test_a_silent_job_is_given_time_as_long_as_it_computes(make_session):
+    session = make_session(
+        """
+        import time
+        from fake_agent import Agent
+        agent = Agent()
+        end = time.process_time() + 1.5
+        while time.process_time() < end:
+            pass
+        agent.record()
+        agent.pause()
+        """,
+        mode="fixed",
+        hang_timeout_s=0.5,
+    )
+    session.wait_hello()
+    assert session.wait_record().rank == 0
+
+
+def test_what_is_not_of_the_protocol_ends_the_session_as_our_fault(make_session):
+    session = make_session(
+        """
+        from fake_agent import Agent
+        agent = Agent()
+        agent.socket.sendall(b'{"type": "Nonsense"}\\n')
+        agent.pause()
+        """
+    )
+    session.wait_hello()
+    with pytest.raises(SessionFailed) as failure:
+        session.run_plan([Block("b", (), 1)])
+    assert failure.value.kind == "agent"
+
+
+def test_session_json_is_what_the_agent_reads(make_session):
+    session = make_session(SERVE, config=SessionConfig("live", "", loader_key="train.py:3#0", warmup_steps=7))
+    written = decode(SessionConfig, json.loads(session.paths.config.read_text("utf-8")))
+    assert written == session.config and written.warmup_steps == 7 and written.directory == str(session.paths.root)

@@ -1,0 +1,281 @@
+"""How a session fails: one kind each, with the cause and the end of the log."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+from session_waits import wait_for
+
+from autotune_trials import diagnose
+from autotune_trials.paths import SessionPaths
+from autotune_trials.protocol import Block
+from autotune_trials.session import SessionFailed
+
+
+def failure_of(session, blocks=None):
+    def work():
+        session.wait_hello()
+        session.run_plan(blocks or [Block("b", (), 1)])
+
+    with pytest.raises(SessionFailed) as caught:
+        work()
+    assert caught.value.directory == str(session.paths.root)
+    return caught.value
+
+
+def test_a_crash_shows_the_users_line_and_traceback(make_session):
+    failure = failure_of(
+        make_session(
+            """
+            import json
+            def train():
+                json.loads("{broken")
+            train()
+            """
+        )
+    )
+    assert failure.kind == "crash" and "JSONDecodeError" in failure.detail and "exit code 1" in failure.detail
+    assert failure.where == "job0.py:4"
+    assert failure.log_tail.startswith("Traceback")
+
+
+def test_reports_that_came_before_a_crash_are_kept(make_session):
+    failure = failure_of(
+        make_session(
+            """
+            from fake_agent import Agent
+            agent = Agent()
+            blocks = agent.plan().blocks
+            agent.report(blocks[0])
+            raise RuntimeError("in the second block")
+            """
+        ),
+        [Block("b1", (), 2), Block("b2", (), 2)],
+    )
+    assert failure.kind == "crash" and "in the second block" in failure.detail
+    assert [r.id for r in failure.partial] == ["b1"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "raise MemoryError",
+        "raise RuntimeError('CUDA out of memory. Tried to allocate 20.00 GiB')",
+        "raise RuntimeError(\"[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried\")",
+        "raise RuntimeError('DataLoader worker (pid 7) is killed by signal: Killed. ')",
+        "raise RuntimeError('unable to write to file </torch_12_34_0>: No space left on device (28)')",
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+        "sys.stderr.write('  exitcode: -9 (pid: 12)\\n'); sys.exit(1)",
+        "agent.crumb('oom'); sys.exit(1)",
+    ],
+)
+def test_out_of_memory(make_session, line):
+    failure = failure_of(make_session(f"import sys\nfrom fake_agent import Agent\nagent = Agent()\nagent.plan()\n{line}\n"))
+    assert failure.kind == "oom", failure
+
+
+def test_words_about_memory_in_a_job_that_ends_well_mean_nothing(make_session):
+    failure = failure_of(make_session("from fake_agent import Agent\nAgent().plan()\nprint('out of memory? no')"))
+    assert failure.kind == "ended" and "finished by itself" in failure.detail
+
+
+def test_a_segmentation_fault_is_named(make_session):
+    failure = failure_of(make_session("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)"))
+    assert failure.kind == "crash" and "SIGSEGV" in failure.detail
+
+
+def test_a_command_that_does_not_exist(make_session):
+    with pytest.raises(SessionFailed, match="cannot be started.*no-such-program"):
+        make_session(["no-such-program", "--x"])
+
+
+def test_a_launcher_that_goes_on_without_its_training_process(make_session, monkeypatch):
+    monkeypatch.setattr("autotune_trials.session.LAST_WORDS_S", 0.3)
+    failure = failure_of(
+        make_session(
+            """
+            import os, time
+            from fake_agent import Agent
+            if os.fork() == 0:
+                agent = Agent()
+                agent.plan()
+                os._exit(0)
+            time.sleep(60)
+            """
+        )
+    )
+    assert failure.kind == "ended" and "while the command goes on" in failure.detail
+
+
+def test_an_agent_that_hangs_up_while_its_job_goes_on(make_session, monkeypatch):
+    monkeypatch.setattr("autotune_trials.session.LAST_WORDS_S", 0.3)
+    failure = failure_of(
+        make_session("from fake_agent import Agent, forever\nagent = Agent()\nagent.plan()\nagent.socket.shutdown(2)\nforever()")
+    )
+    assert failure.kind == "agent" and "hung up" in failure.detail
+
+
+def test_the_agents_own_fault(make_session):
+    failure = failure_of(
+        make_session(
+            """
+            from fake_agent import Agent
+            from autotune_trials.protocol import Fault
+            agent = Agent()
+            agent.send(Fault(0, "loader", "Traceback\\n  ...\\nKeyError: 'x'"))
+            agent.pause()
+            """
+        )
+    )
+    assert failure.kind == "agent" and "loader" in failure.detail and "KeyError" in failure.detail
+
+
+def test_a_hang_saves_the_stacks_of_all_threads(make_session):
+    session = make_session(
+        """
+        import threading, time
+        from fake_agent import Agent
+        from autotune_trials.agent.stacks import install_stack_dump
+        agent = Agent()
+        agent.crumb("python")
+        install_stack_dump(agent.paths)
+        def side_thread():
+            time.sleep(60)
+        threading.Thread(target=side_thread, daemon=True).start()
+        agent.plan()
+        def stuck_here():
+            time.sleep(60)
+        stuck_here()
+        """,
+        hang_timeout_s=0.5,
+    )
+    begin = time.monotonic()
+    failure = failure_of(session, [Block("b", (), 1, max_seconds=0.5)])
+    assert failure.kind == "hang" and time.monotonic() - begin < 8
+    assert failure.where == "job0.py:13"
+    text = session.paths.stacks(session.command.pid).read_text("utf-8")
+    assert "stuck_here" in text and "side_thread" in text
+
+
+def test_a_silent_idle_job_is_a_hang_even_if_nobody_knows_how_long_the_work_takes(make_session):
+    session = make_session("from fake_agent import Agent, forever\nagent = Agent()\nforever()", mode="fixed", hang_timeout_s=0.5)
+    session.wait_hello()
+    with pytest.raises(SessionFailed) as caught:
+        session.wait_record()
+    assert caught.value.kind == "hang"
+
+
+def test_ranks_that_never_come(make_session):
+    session = make_session(
+        "from fake_agent import Agent\nAgent(0, world_size=2).serve()", startup_timeout_s=0.5, hang_timeout_s=0.5
+    )
+    failure = failure_of(session)
+    assert failure.kind == "hang" and "1 of 2 ranks" in failure.detail
+
+
+def test_stack_dumps_leave_a_handler_of_the_job_alone(make_session, tmp_path):
+    make_session(
+        """
+        import pathlib, signal, sys
+        from autotune_trials.agent.stacks import STACKS_SIGNAL, install_stack_dump
+        from autotune_trials.paths import SessionPaths
+        signal.signal(STACKS_SIGNAL, lambda *_: None)
+        done = install_stack_dump(SessionPaths(pathlib.Path(sys.argv[0]).parent))
+        pathlib.Path(sys.argv[0] + ".txt").write_text(str(done))
+        """
+    )
+    wait_for(lambda: (tmp_path / "job0.py.txt").exists() and (tmp_path / "job0.py.txt").read_text())
+    assert (tmp_path / "job0.py.txt").read_text() == "False"
+
+
+# ------------------------------------------------------------------------------------------- unhooked
+
+
+@pytest.mark.parametrize(
+    ("argv", "cause", "remedy"),
+    [
+        (["true"], "no Python process", "autotune.step("),
+        ([sys.executable, "-I", "-c", "pass"], "-I makes Python ignore", "Take -I out"),
+        ([sys.executable, "-u", "-Es", "-c", "pass"], "-Es (E) makes Python ignore", "Take -Es out"),
+        ([sys.executable, "-W", "ignore", "-S", "-c", "pass"], "-S makes Python ignore", "Take -S out"),
+        (["env", "-i", "true"], "env -i starts the job without this environment", "the command that env -i runs"),
+        ([sys.executable, "-c", "print('-I')"], "never imported torch", "autotune.step("),
+    ],
+)
+def test_a_job_that_cannot_be_hooked_is_told_why_and_what_to_do(make_session, argv, cause, remedy):
+    session = make_session(argv)
+    if "never" in cause:  # what the injected agent does in such a process
+        session.paths.crumb("python", 1).touch()
+    failure = failure_of(session)
+    assert failure.kind == "unhooked" and cause in failure.detail and remedy in failure.detail, failure
+
+
+def test_an_isolating_first_line_of_a_script(make_session, tmp_path):
+    script = tmp_path / "tool"
+    script.write_text(f"#!{sys.executable} -Es\nprint('hi')\n")
+    script.chmod(0o755)
+    failure = failure_of(make_session([str(script)]))
+    assert failure.kind == "unhooked" and "starts with #!" in failure.detail
+
+
+@pytest.mark.parametrize(
+    ("crumbs", "cause"),
+    [
+        (("python", "torch"), "neither backward() nor an optimizer"),
+        (("python", "torch", "loader"), "neither backward() nor an optimizer"),
+        (("python", "torch", "backward"), "updates its parameters itself"),
+    ],
+)
+def test_how_far_the_crumbs_go(tmp_path, crumbs, cause):
+    paths = SessionPaths(tmp_path)
+    paths.crumbs.mkdir()
+    for crumb in crumbs:
+        paths.crumb(crumb).touch()
+    found = diagnose.of_exit(0, ["python", "train.py"], tmp_path, paths, "x")
+    assert found.kind == "unhooked" and cause in found.detail and "import autotune" in found.detail
+
+
+def test_a_start_up_that_takes_too_long(make_session):
+    failure = failure_of(make_session("import time\ntime.sleep(60)", startup_timeout_s=0.3))
+    assert failure.kind == "unhooked" and "since the start" in failure.detail
+
+
+def test_backward_without_steps_is_not_waited_for_to_the_end(make_session):
+    session = make_session("import time\ntime.sleep(60)", hang_timeout_s=0.3)
+    session.paths.crumb("backward", session.command.pid).touch()
+    begin = time.monotonic()
+    failure = failure_of(session)
+    assert failure.kind == "unhooked" and "updates its parameters itself" in failure.detail and time.monotonic() - begin < 5
+
+
+# ------------------------------------------------------------------------------------------- reading logs
+
+
+def test_the_telling_traceback_among_those_of_launchers():
+    text = """noise
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/home/u/train.py", line 7, in main
+[rank1]:     step()
+[rank1]: ValueError: bad batch
+E1120 torch.distributed.elastic failed
+Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/torch/distributed/run.py", line 900, in main
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError: train.py FAILED
+"""
+    lines = diagnose.last_traceback(text)
+    assert lines[-1] == "ValueError: bad batch"
+    from pathlib import Path
+
+    assert diagnose.user_line(lines, Path("/home/u")) == "train.py:7"
+
+
+def test_a_job_ended_by_somebody_else_is_a_crash(make_session):
+    session = make_session("from fake_agent import Agent\nAgent().serve()")
+    session.wait_hello()
+    os.kill(session.command.pid, signal.SIGTERM)
+    failure = failure_of(session)
+    assert failure.kind == "crash" and "SIGTERM" in failure.detail

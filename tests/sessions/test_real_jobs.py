@@ -1,0 +1,141 @@
+"""The same promises with the real agent in small torch jobs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from session_waits import wait_for
+
+from autotune_trials import warden
+from autotune_trials.protocol import Block, KnobChoice, SessionConfig
+from autotune_trials.session import SessionFailed
+
+TRAIN = """
+import sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Data(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, i):
+        {item}
+        return torch.ones(4), torch.zeros(1)
+
+def main():
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    step = 0
+    for epoch in range({epochs}):
+        for x, y in DataLoader(Data(), batch_size=8, num_workers={workers}):
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            {step}
+            step += 1
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def job(item: str = "pass", step: str = "optimizer.step()", epochs: int = 10_000, workers: int = 0) -> str:
+    return TRAIN.format(item=item, step=step, epochs=epochs, workers=workers)
+
+
+def start(make_session, source, **options):
+    return make_session(source, env={"PYTHONPATH": ""}, startup_timeout_s=60.0, **options)
+
+
+def failure_of(work, *args) -> SessionFailed:
+    with pytest.raises(SessionFailed) as caught:
+        work(*args)
+    return caught.value
+
+
+def test_live_blocks_and_the_end_of_workers(make_session):
+    session = start(make_session, job(workers=1), hang_timeout_s=30.0)
+    assert session.wait_hello().job.loader.num_workers == 1
+    plain, more = session.run_plan([Block("b", (), 10), Block("c", (KnobChoice("num_workers", 2),), 10)])
+    assert len(plain.window.times_s) == len(more.window.times_s) == 10 and not more.error
+    pids = warden.descendants(session.command.pid)
+    assert len(pids) >= 2
+    session.close()
+    assert not [pid for pid in pids if warden.alive(pid)]
+    assert not list(session.paths.root.glob("stacks-*.txt"))
+    assert not [p for p in Path("/dev/shm").glob("torch_*") if int(p.name.split("_")[1]) in pids]
+
+
+def test_a_fixed_window(make_session):
+    session = start(make_session, job(), config=SessionConfig("fixed", "", steps=20, seed=0), hang_timeout_s=30.0)
+    session.wait_hello()
+    record = session.wait_record()
+    assert len(record.losses) >= 20 and record.samples_before[:3] == (0.0, 8.0, 16.0)
+
+
+def test_a_dataset_that_blocks_is_a_hang_at_its_line(make_session):
+    source = job(step="optimizer.step(); step > 30 and time.sleep(99)")
+    session = start(make_session, source, hang_timeout_s=1.0)
+    session.wait_hello()
+    failure = failure_of(session.run_plan, [Block("b", (), 1000, max_seconds=1.0)])
+    line = next(i for i, text in enumerate((session.workdir / "job0.py").read_text().splitlines(), 1) if "sleep(99)" in text)
+    assert failure.kind == "hang" and failure.where == f"job0.py:{line}", failure
+
+
+def test_an_exception_in_a_worker_is_a_crash_with_the_users_traceback(make_session):
+    session = start(make_session, job(item="if i == 40: raise KeyError('no such image')", workers=1), hang_timeout_s=30.0)
+    failure = failure_of(lambda: (session.wait_hello(), session.run_plan([Block("b", (), 50)])))
+    assert failure.kind == "crash" and "no such image" in failure.detail
+    assert failure.where == "job0.py:10"
+
+
+def test_a_job_that_ends_by_itself(make_session):
+    session = start(make_session, job(step="optimizer.step(); step > 40 and sys.exit()"))
+    session.wait_hello()
+    failure = failure_of(session.run_plan, [Block("b", (), 500, max_seconds=5.0)])
+    assert failure.kind == "ended" and "exit code 0" in failure.detail
+
+
+def test_a_job_with_fewer_steps_than_the_warm_up(make_session):
+    session = start(make_session, job(step="optimizer.step(); sys.exit()"))
+    assert failure_of(session.wait_hello).kind == "ended"
+
+
+@pytest.mark.parametrize(
+    ("source", "cause"),
+    [
+        ("print('no torch here')", "never imported torch"),
+        ("import torch\ntorch.ones(1)", "neither backward() nor an optimizer"),
+        (job(epochs=1, step="[p.data.sub_(0.1 * p.grad) for p in model.parameters()]"), "updates its parameters itself"),
+    ],
+)
+def test_unhooked(make_session, source, cause):
+    session = start(make_session, source)
+    failure = failure_of(session.wait_hello)
+    assert failure.kind == "unhooked" and cause in failure.detail
+
+
+def test_python_that_ignores_us(make_session, tmp_path):
+    (tmp_path / "train.py").write_text(job(epochs=1))
+    session = start(make_session, [sys.executable, "-I", "train.py"])
+    failure = failure_of(session.wait_hello)
+    assert failure.kind == "unhooked" and "Take -I out" in failure.detail
+
+
+def test_a_killed_rank_ends_a_distributed_session(make_session, tmp_path):
+    (tmp_path / "train.py").write_text(job())
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
+    session = start(make_session, torchrun, hang_timeout_s=30.0)
+    hello = session.wait_hello()
+    assert hello.job.world_size == 2 and hello.rank == 0
+    (report,) = session.run_plan([Block("b", (), 5)])
+    assert report.window.samples == (16.0,) * 5
+    warden.send({hello.pid}, 9)
+    begin = time.monotonic()
+    failure = failure_of(session.run_plan, [Block("c", (), 5)])
+    assert failure.kind == "oom" and time.monotonic() - begin < 20  # SIGKILL that nobody of ours sent
+    session.close()
+    wait_for(lambda: not warden.marked(session.mark), 3.0)

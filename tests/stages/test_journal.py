@@ -1,0 +1,82 @@
+"""The run's memory survives anything that can happen to a file."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import InputError
+from autotune.journal import Journal
+
+
+def no_time(before: float) -> float:
+    return before
+
+
+def written(path: Path, count: int = 3) -> bytes:
+    journal = Journal(path, no_time)
+    for number in range(count):
+        journal.append("trial", str(number), {"value": number, "name": "größer\nals"})
+    journal.close()
+    return path.read_bytes()
+
+
+def test_what_was_stored_is_found_again(tmp_path: Path) -> None:
+    written(tmp_path / "j")
+    journal = Journal(tmp_path / "j", no_time)
+    assert journal.find("trial", "1") == {"value": 1, "name": "größer\nals"}
+    assert journal.find("trial", "9") is None
+    assert [e.key for e in journal.all("trial")] == ["0", "1", "2"]
+
+
+def test_cut_at_every_byte_it_keeps_every_whole_entry_and_can_be_written_on(tmp_path: Path) -> None:
+    whole = written(tmp_path / "j")
+    for cut in range(len(whole) + 1):
+        path = tmp_path / "cut"
+        path.write_bytes(whole[:cut])
+        journal = Journal(path, no_time)
+        entries = list(journal.all("trial"))
+        assert len(entries) == whole[:cut].count(b"\n"), f"cut at byte {cut}"
+        journal.append("trial", "after", {})
+        journal.close()
+        journal = Journal(path, no_time)
+        assert [e.key for e in journal.all("trial")] == [e.key for e in entries] + ["after"]
+        journal.close()
+
+
+def test_the_last_entry_of_a_key_counts(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j", no_time)
+    journal.append("run", "a", 1)
+    journal.append("run", "a", 2)
+    assert journal.find("run", "a") == 2
+
+
+def test_time_spent_adds_up_over_processes(tmp_path: Path) -> None:
+    first = Journal(tmp_path / "j", lambda before: before + 30.0)
+    first.append("study", "", {})
+    first.close()
+    second = Journal(tmp_path / "j", lambda before: before + 12.0)
+    assert second.elapsed_s == pytest.approx(42.0)
+
+
+def test_a_second_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j", no_time)
+    code = (
+        "import sys, pathlib\nfrom autotune.journal import Journal\nfrom autotune.errors import InputError\n"
+        "try:\n    Journal(pathlib.Path(sys.argv[1]), lambda b: b)\nexcept InputError as e:\n    print(e); sys.exit(e.exit_code)\n"
+    )
+    other = subprocess.run([sys.executable, "-c", code, str(tmp_path / "j")], capture_output=True, text=True)
+    assert other.returncode == 2
+    assert "another autotune run" in other.stdout
+    journal.close()
+
+
+def test_an_unwritable_directory_is_an_input_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        Journal(tmp_path / "file" / "journal.jsonl", no_time)
+    shutil.rmtree(tmp_path)

@@ -1,0 +1,130 @@
+"""What is tried next: seeds first, nothing twice, conditions kept, dead ends left out, and all of it again after a resume."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from autotune.job.configs import key_of
+from autotune.job.spec import SearchSpace
+from autotune.results import Trial
+from autotune.search.proposer import Proposer
+from autotune.search.seeds import guess, seeds
+from autotune.search.stopping import PLATEAU_TRIALS, best_of, plateau
+from autotune_spaces import knobs
+
+DOMAINS = {
+    "num_workers": (0, 1, 2, 4), "prefetch_factor": (2, 4), "persistent_workers": (False, True),
+    "amp_dtype": ("off", "bfloat16"), "intra_op_threads": (1, 2, 4),
+}
+DEFAULTS = {"num_workers": 0, "prefetch_factor": 2, "persistent_workers": False, "amp_dtype": "off", "intra_op_threads": 4}
+SPACE = SearchSpace("test", tuple(knobs.create(name, {}) for name in DOMAINS))
+
+
+def proposer(path: Path, seed: int = 0) -> Proposer:
+    return Proposer(path / "optuna.log", SPACE, DOMAINS, DEFAULTS, seed)
+
+
+def cost(config: dict) -> float:
+    """A made-up job: two workers and bfloat16 are best, prefetching helps a little."""
+    full = {**DEFAULTS, **config}
+    workers = {0: 1.0, 1: 0.8, 2: 0.6, 4: 0.65}[full["num_workers"]]
+    return workers * (0.5 if full["amp_dtype"] == "bfloat16" else 1.0) * (1 + 0.02 * abs(full["intra_op_threads"] - 2))
+
+
+def run(p: Proposer, count: int, start: int = 0) -> list[Trial]:
+    trials = []
+    for number in range(start, start + count):
+        proposed = p.next()
+        if proposed is None:
+            break
+        origin, config = proposed
+        trial = Trial(number, config, "complete", math.log(cost(config) / cost({})), 0.01, 2, origin=origin)
+        p.tell(trial)
+        trials.append(trial)
+    return trials
+
+
+def test_nothing_is_proposed_twice_and_the_best_is_found(tmp_path: Path) -> None:
+    trials = run(proposer(tmp_path), 30)
+    keys = [key_of(t.config) for t in trials]
+    assert len(set(keys)) == len(keys)
+    best = best_of(trials)
+    assert best is not None and best.config["num_workers"] == 2 and best.config["amp_dtype"] == "bfloat16"
+
+
+def test_a_knob_without_meaning_is_left_out(tmp_path: Path) -> None:
+    for trial in run(proposer(tmp_path), 30):
+        if "num_workers" not in trial.config:
+            assert "prefetch_factor" not in trial.config and "persistent_workers" not in trial.config
+
+
+def test_an_excluded_value_never_comes_again(tmp_path: Path) -> None:
+    p = proposer(tmp_path)
+    p.exclude("amp_dtype", "bfloat16")
+    p.enqueue({"amp_dtype": "bfloat16"}, "seed")
+    assert all("amp_dtype" not in t.config for t in run(p, 25))
+
+
+def test_a_small_space_is_exhausted_and_says_so(tmp_path: Path) -> None:
+    small = {"amp_dtype": ("off", "bfloat16"), "num_workers": (0, 1)}
+    p = Proposer(tmp_path / "optuna.log", SPACE, small, {k: DEFAULTS[k] for k in small}, 0)
+    assert len(run(p, 50)) == 3
+
+
+def test_a_resumed_search_knows_what_was_measured(tmp_path: Path) -> None:
+    first = proposer(tmp_path)
+    trials = run(first, 6)
+    lost = first.next()  # asked, and then the tuner died
+    assert lost is not None
+    second = proposer(tmp_path)
+    second.restore(trials)
+    again = run(second, 20, start=6)
+    assert not {key_of(t.config) for t in trials} & {key_of(t.config) for t in again}
+
+
+def test_trials_that_optuna_never_heard_of_are_told_again(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    trials = run(proposer(tmp_path / "one"), 8)
+    other = proposer(tmp_path / "two")  # its optuna.log is empty: lost with the disk
+    other.restore(trials)
+    assert not {key_of(t.config) for t in trials} & {key_of(t.config) for t in run(other, 10)}
+
+
+def test_the_same_seed_proposes_the_same(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    assert [t.config for t in run(proposer(tmp_path / "one", 7), 12)] == [t.config for t in run(proposer(tmp_path / "two", 7), 12)]
+
+
+def test_infeasible_and_failed_trials_do_not_stop_the_search(tmp_path: Path) -> None:
+    p = proposer(tmp_path)
+    for state in ("infeasible", "failed", "pruned"):
+        proposed = p.next()
+        assert proposed is not None
+        p.tell(Trial(0, proposed[1], state, 0.5 if state == "pruned" else None, reason="test"))
+    assert run(p, 3)
+
+
+@pytest.mark.parametrize(("bottleneck", "first"), [("loader", "num_workers"), ("compute", "amp_dtype")])
+def test_seeds_start_with_what_the_bottleneck_asks_for(bottleneck: str, first: str) -> None:
+    plan = seeds(bottleneck, DOMAINS, DEFAULTS)
+    assert list(plan[0]) == [first]
+    assert {name for config in plan for name in config} == set(DOMAINS), "every knob gets one fair try"
+    assert all("num_workers" in c for c in plan if "prefetch_factor" in c)
+
+
+def test_a_guess_is_never_the_job_s_own_value() -> None:
+    assert guess("amp_dtype", ("off", "bfloat16"), "bfloat16") == "off"
+    assert guess("num_workers", (0, 1, 2), 2) == 1
+
+
+def test_the_search_stops_on_a_plateau_only() -> None:
+    flat = [Trial(n, {"intra_op_threads": n}, "complete", -0.1, origin="sampler") for n in range(PLATEAU_TRIALS + 1)]
+    assert plateau(flat)
+    assert not plateau(flat[:-2])
+    late = [*flat[:-1], Trial(99, {"amp_dtype": "bfloat16"}, "complete", -0.5, origin="sampler")]
+    assert not plateau(late)

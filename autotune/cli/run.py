@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.errors import BaselineError, HookError, InputError
+from autotune.errors import BaselineError, HookError, InputError, Interrupted
 
 if TYPE_CHECKING:
     from autotune.job.spec import JobSpec
@@ -85,6 +85,9 @@ def tune_job(spec: JobSpec, run_dir: Path, *, fresh: bool = False, seed: int = 0
                 result = tune(Bench(spec, executor, journal, progress, tracker, run_dir, seed, stop))
             except (BaselineError, HookError):
                 records.finish(tracker, "FAILED")
+                raise
+            except (Interrupted, KeyboardInterrupt):
+                records.finish(tracker, "KILLED")
                 raise
             write_result(result, run_dir / "result.json")
             publish_outcome(result, spec, run_dir)

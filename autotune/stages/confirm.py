@@ -26,7 +26,6 @@ MINIMUM_GAIN = 0.02  # verdicts.md: a smaller gain is not worth a change, and be
 FINALISTS = 2
 VARIANTS = 3  # confirmations a run may try in all; alpha is split over them
 LOOKS = (5, 8, 12)
-DROP_PAIRS = 2
 FRESH_DROP_PAIRS = 3
 
 
@@ -103,7 +102,7 @@ def _gain(bench: Bench, live: LiveComparison, config: Config, name: str) -> LogR
     rest = without(config, name)
     try:
         if bench.spec.search_space[name].scope is Scope.LIVE:
-            return live.compare(rest, config, pairs=DROP_PAIRS, prune=False).ratio
+            return live.compare(rest, config, prune=False, enough=_settled).ratio
         live.close()  # two processes of the job side by side would spoil both
         pairs = Pairs(bench, config, rest, label=f"drop-{name}")
         pairs.ensure(FRESH_DROP_PAIRS)
@@ -118,6 +117,11 @@ def _gain(bench: Bench, live: LiveComparison, config: Config, name: str) -> LogR
     ratios = pairs.log_speedups()
     error = noise_of([math.exp(r) for r in ratios]) / math.sqrt(len(ratios))
     return LogRatio(sum(ratios) / len(ratios), error, len(ratios))
+
+
+def _settled(gain: LogRatio) -> bool:
+    """The minimum gain lies two standard errors from the estimate: more pairs would not change what is done with the knob."""
+    return abs(gain.estimate - math.log1p(MINIMUM_GAIN)) > 2 * gain.sigma
 
 
 def _interval(gain: LogRatio) -> Interval:

@@ -38,14 +38,15 @@ def _fingerprint(bench: Bench, config: Config, pairs: Pairs) -> list[str]:
 
 
 def _compare(bench: Bench, config: Config, pairs: Pairs, numerics: Numerics) -> LossVerdict:
-    repeat = loss_run(pairs.repeat_reference(min(pairs.reference))) if numerics is Numerics.EXACT else None
+    repeat = loss_run(pairs.repeat_reference(min(pairs.reference))) if numerics is not Numerics.STATISTICAL else None
     while True:
         have = len(pairs.reference)
         further = next_look(have, numerics.value)
         decision = compare(
             {s: loss_run(r) for s, r in pairs.reference.items()},
             {s: loss_run(r) for s, r in pairs.candidate.items()},
-            numerics.value, tolerance=bench.spec.convergence.tolerance, baseline_repeat=repeat, last_look=further is None,
+            numerics.value, tolerance=bench.spec.convergence.tolerance, steps=bench.spec.convergence.steps,
+            baseline_repeat=repeat, last_look=further is None,
         )
         if decision.state != "more-pairs" or further is None:
             return _verdict(decision)

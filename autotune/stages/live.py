@@ -10,7 +10,8 @@ steer the search and are never the result: the process is not restarted between 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 from autotune.errors import BaselineError
@@ -18,7 +19,7 @@ from autotune.executors.base import LiveSession, SessionFailed
 from autotune.job.configs import key_of, live_choices
 from autotune.results import Anatomy
 from autotune.stages.bench import Bench
-from autotune.verdict.speedup import LogRatio, live_log_ratio
+from autotune.verdict.speedup import LogRatio, live_log_ratio, pooled
 from autotune.verdict.timing import anatomy, cost_per_sample, disturbed, mean_turnover_s
 from autotune_spaces.base import Config
 from autotune_trials.protocol import Block, BlockReport, Window
@@ -32,6 +33,8 @@ REMEASURE = 2  # times a disturbed block is measured again before it is taken as
 CALM_WINDOWS = 5  # the latest windows of a configuration say what load is usual on this machine
 MOST_REMEASURED = 8  # blocks of one session; a machine busier than that is simply busy, and the noise figure says so
 CLEAR_LOSS = 0.10  # log ratio; a first pair this much slower, and beyond 4 sigma of noise, ends the comparison
+ROUNDS = 3  # of two pairs each, for one comparison
+SPOILED = 0.08  # standard error of a round's log ratio above which (and above 3x the noise) something hit it
 RESTARTS = 3  # sessions that end by themselves without one finished block, before the job is called too short
 
 
@@ -51,7 +54,6 @@ class Comparison:
     pruned: bool
     anatomy: Anatomy
     settle_s: float  # of the candidate's first block: what it costs to start (compile, workers)
-    reference_cost_s: float  # seconds a sample
     no_effect: dict[str, str] = field(default_factory=dict)
 
 
@@ -133,33 +135,44 @@ class LiveComparison:
         self._beside = (key_of(config), cost)
         return cost
 
-    def compare(self, candidate: Config, reference: Config, *, pairs: int = 2, prune: bool = True) -> Comparison:
-        """``candidate`` against ``reference``, ABBA, in an even number of pairs.
+    def compare(
+        self, candidate: Config, reference: Config, *, prune: bool = True, enough: Callable[[LogRatio], bool] | None = None
+    ) -> Comparison:
+        """``candidate`` against ``reference`` in rounds of two ABBA pairs.
+
+        Args:
+            prune: give up after the first block of a clear loser.
+            enough: whether the estimate so far will do; asked after each of at most :data:`ROUNDS` rounds. A round that the
+                machine spoiled (far less precise than its noise promises) is followed by another one in any case.
 
         Raises:
             BlockFailed, BaselineError: as :meth:`block`.
         """
+        rounds = [self._round(candidate, reference, prune)]
+        while not rounds[-1].pruned and len(rounds) < ROUNDS:
+            ratio = pooled([r.ratio for r in rounds])
+            if ratio.sigma <= max(SPOILED, 3 * self.noise) and (enough is None or enough(ratio)):
+                break
+            rounds.append(self._round(candidate, reference, False))
+        no_effect = {knob: why for r in rounds for knob, why in r.no_effect.items()}
+        return replace(rounds[0], ratio=pooled([r.ratio for r in rounds]), no_effect=no_effect)
+
+    def _round(self, candidate: Config, reference: Config, prune: bool) -> Comparison:
         if self._beside is None or self._beside[0] != key_of(reference):
             self.reference(reference)
         assert self._beside is not None
-        blocks: list[tuple[str, float]] = []
-        first: BlockReport | None = None
-        no_effect: dict[str, str] = {}
-        for _ in range(max(1, pairs // 2)):
-            opening = self._beside[1]
-            report = self.block(candidate)
-            first = first or report
-            no_effect.update(report.no_effect)
-            cost = self.cost(candidate, report)
-            if prune and not blocks and math.log(cost / opening) > max(CLEAR_LOSS, 4 * self.noise):
-                self._beside = None  # the last reference block is no neighbour any more
-                ratio = LogRatio(math.log(cost / opening), self.noise * math.sqrt(2), 1)
-                return Comparison(ratio, True, anatomy(_window(report), 0), report.settle_s, opening, no_effect)
-            again = self.cost(candidate, self.block(candidate))
-            closing = self.reference(reference)
-            blocks += [("B", opening), ("C", cost), ("C", again), ("B", closing)]
-        assert first is not None
-        return Comparison(live_log_ratio(blocks, noise=self.noise), False, anatomy(_window(first), 0), first.settle_s, self._beside[1], no_effect)
+        opening = self._beside[1]
+        report = self.block(candidate)
+        cost, parts = self.cost(candidate, report), anatomy(_window(report), report.settle_iterations)
+        no_effect = dict(report.no_effect)
+        if prune and math.log(cost / opening) > max(CLEAR_LOSS, 4 * self.noise):
+            self._beside = None  # the last reference block is no neighbour any more
+            ratio = LogRatio(math.log(cost / opening), self.noise * math.sqrt(2), 1)
+            return Comparison(ratio, True, parts, report.settle_s, no_effect)
+        again = self.cost(candidate, self.block(candidate))
+        closing = self.reference(reference)
+        blocks = [("B", opening), ("C", cost), ("C", again), ("B", closing)]
+        return Comparison(live_log_ratio(blocks, noise=self.noise), False, parts, report.settle_s, no_effect)
 
     def _measure(self, config: Config, cached_batches: bool) -> BlockReport:
         block = self._plan(config, cached_batches)

@@ -12,11 +12,11 @@ import math
 from collections.abc import Iterator
 
 from autotune.errors import BaselineError
+from autotune.executors.base import FixedRun
 from autotune.job.configs import key_of
 from autotune.results import Anatomy
 from autotune.stages.bench import Bench
 from autotune.verdict.timing import anatomy, cost_per_sample, disturbed, drop_start, start_up_excess, warm_up_end
-from autotune.executors.base import FixedRun
 from autotune_spaces.base import Config
 from autotune_trials.protocol import Record
 
@@ -24,6 +24,7 @@ MIN_SECONDS = 4.0  # a timed block shorter than this is at the mercy of single s
 MIN_ITERATIONS = 30  # after warm-up; below this no block is timed
 CONFIRM_SHARE = 0.6  # of the whole budget: how long all runs of one confirmation may take together
 RUNS_OF_A_CONFIRMATION = 10  # five pairs, the first look
+SHORTEST_LIMIT_S = 60.0  # however small the budget: a machine that is busy for a moment must not cut a run short
 
 
 class Pairs:
@@ -98,7 +99,8 @@ class Pairs:
             max_seconds=self._longest_run_s(), label=f"{self.label}-{side}-{seed}",
         )
         record = self.bench.executor.run_fixed(request)
-        if disturbed(record.window) is not None:
+        calm = [r.window for r in getattr(self, side).values()]
+        if disturbed(record.window, calm) is not None:
             self.disturbed_runs += 1
             record = self.bench.executor.run_fixed(request)
         counted = len(record.window.times_s) - warm_up_end(record.window.times_s) if record.window.times_s else 0
@@ -112,7 +114,7 @@ class Pairs:
 
     def _longest_run_s(self) -> float:
         """Keeps a slow job within the budget: the window is then shorter than convergence.steps, and the result says so."""
-        return max(20.0, CONFIRM_SHARE * self.bench.spec.budget.minutes * 60 / RUNS_OF_A_CONFIRMATION)
+        return max(SHORTEST_LIMIT_S, CONFIRM_SHARE * self.bench.spec.budget.minutes * 60 / RUNS_OF_A_CONFIRMATION)
 
 
 def _anatomy(record: Record) -> Anatomy:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
@@ -23,11 +22,11 @@ from autotune.search.proposer import Proposer
 from autotune.search.seeds import seeds
 from autotune.search.stopping import best_of, plateau
 from autotune.stages.bench import Bench
-from autotune.stages.live import BlockFailed, Comparison, LiveComparison
+from autotune.stages.live import BlockFailed, LiveComparison
 from autotune.stages.observe import explain_failure
 from autotune.stages.pairs import Pairs
 from autotune.tracking.records import record_trial
-from autotune.verdict.speedup import noise_of
+from autotune.verdict.speedup import LogRatio, noise_of
 from autotune_spaces.base import Config, Scope
 from autotune_spaces.codec import decode, encode
 
@@ -97,10 +96,7 @@ def _measure(bench: Bench, live: LiveComparison, config: Config, origin: str, tr
     number, started = len(trials), time.monotonic()
     bench.progress.measuring(f"trial {number}", config)
     try:
-        comparison = live.compare(config, {})
-        best = best_of(trials)
-        if _worth_more(comparison, best):
-            comparison = _pooled(comparison, live.compare(config, {}, prune=False))
+        comparison = live.compare(config, {}, enough=lambda ratio: _enough(ratio, best_of(trials)))
     except BlockFailed as failure:
         return Trial(number, config, failure.kind, reason=failure.reason, origin=origin, wall_s=time.monotonic() - started)
     except SessionFailed as failure:
@@ -116,21 +112,11 @@ def _measure(bench: Bench, live: LiveComparison, config: Config, origin: str, tr
     )
 
 
-def _worth_more(comparison: Comparison, best: Trial | None) -> bool:
-    """Two more pairs for a candidate that may be the new best: it is the one whose figure matters."""
-    if comparison.pruned or comparison.ratio.estimate > -PROMISING:
-        return False
-    return best is None or comparison.ratio.estimate < (best.log_ratio or 0.0) + comparison.ratio.sigma
-
-
-def _pooled(first: Comparison, second: Comparison) -> Comparison:
-    """Two comparisons of the same candidate as one."""
-    a, b = first.ratio, second.ratio
-    pairs = a.pairs + b.pairs
-    estimate = (a.estimate * a.pairs + b.estimate * b.pairs) / pairs
-    # Between-comparison spread counts as error too: the two were minutes of other work apart at worst.
-    error = max(math.hypot(a.sigma, b.sigma) / 2, abs(a.estimate - b.estimate) / 2)
-    return replace(second, ratio=replace(a, estimate=estimate, standard_error=error, pairs=pairs), settle_s=first.settle_s)
+def _enough(ratio: LogRatio, best: Trial | None) -> bool:
+    """False for a candidate that may be the new best: it is the one whose figure matters, so it gets two more pairs."""
+    if ratio.pairs > 2 or ratio.estimate > -PROMISING:
+        return True
+    return best is not None and ratio.estimate > (best.log_ratio or 0.0) + ratio.sigma
 
 
 def _store(bench: Bench, defaults: Config, trials: list[Trial], trial: Trial) -> None:

@@ -100,6 +100,30 @@ def live_log_ratio(blocks: Sequence[tuple[str, float]], *, noise: float = 0.0, b
     return LogRatio(estimate, math.sqrt(squares / freedom * weight), pairs)
 
 
+def pooled(ratios: Sequence[LogRatio]) -> LogRatio:
+    """Several comparisons of the same two configurations as one, each weighted by its precision.
+
+    The standard error is the larger of what the weights say and what the comparisons' own disagreement says: minutes apart,
+    they may differ by more than each believes of itself.
+
+    Raises:
+        ValueError: no comparisons.
+    """
+    if not ratios:
+        raise ValueError("nothing to pool")
+    weights = [0.0 if math.isinf(r.sigma) else 1.0 / max(r.sigma, 1e-9) ** 2 for r in ratios]
+    if not any(weights):
+        weights = [1.0] * len(ratios)
+    total = sum(weights)
+    estimate = sum(w * r.estimate for w, r in zip(weights, ratios, strict=True)) / total
+    disagreement = sum(w * (r.estimate - estimate) ** 2 for w, r in zip(weights, ratios, strict=True)) / total
+    if len(ratios) == 1:
+        return ratios[0]
+    spread = math.sqrt(disagreement / (len(ratios) - 1))
+    within = math.inf if all(math.isinf(r.sigma) for r in ratios) else math.sqrt(1.0 / total)
+    return LogRatio(estimate, max(within, spread) if math.isfinite(within) else spread, sum(r.pairs for r in ratios))
+
+
 def noise_of(costs: Sequence[float]) -> float:
     """Standard deviation of the log of ``costs``, taken one after the other, once a linear drift is removed.
 

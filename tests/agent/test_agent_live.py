@@ -168,6 +168,103 @@ while True:
     assert "oom" in tuner.crumbs() and "oom:" in tuner.log
 
 
+def test_a_job_that_survives_out_of_memory_goes_on_with_the_plan(tuner: Tuner) -> None:
+    source = CNN + """
+def forward(x):
+    if len(x) > 16: raise torch.OutOfMemoryError("out of memory")
+    return nn.Sequential.forward(model, x)
+model.forward = forward
+while True:
+    for x, y in loader:
+        try:
+            loss = criterion(model(x), y)
+        except torch.OutOfMemoryError:
+            x, y = x[:16], y[:16]
+            loss = criterion(model(x), y)
+        loss.backward(); optimizer.step()
+"""
+    tuner.start(source)
+    tuner.receive()
+    reports = tuner.measure(block("big", batch_size=64), block("b"))
+    assert reports[0].error.startswith("oom: ")
+    assert reports[1].error == "" and set(reports[1].window.samples) == {16.0}
+
+
+AUTOCAST_TRAPS = CNN + """
+switch = torch.autocast("cpu", dtype=torch.bfloat16, enabled=False)
+%s
+count = 0
+for epoch in range(1000):
+    for x, y in loader:
+        count += 1
+        %s
+        optimizer.step()
+        assert not torch.is_autocast_enabled("cpu")
+        with torch.no_grad():
+            assert nn.functional.linear(torch.ones(1, 4), torch.ones(1, 4)).dtype == torch.float32
+        print(str(out.dtype)[6:], flush=True)
+"""
+REGIONS = {
+    "forward in a region that is switched off": """optimizer.zero_grad()
+        with switch: out = model(x)
+        criterion(out.float(), y).backward()""",
+    "backward in a region that is switched off": """optimizer.zero_grad(); out = model(x)
+        with switch: criterion(out.float(), y).backward()""",
+    "everything in one region": """optimizer.zero_grad()
+        with switch:
+            out = model(x); criterion(out.float(), y).backward()""",
+    "two forward calls, one backward": """optimizer.zero_grad(); out = model(x); other = model(x.flip(0))
+        (criterion(out.float(), y) + criterion(other.float(), y.flip(0))).backward()""",
+}
+
+
+@pytest.mark.parametrize("region", REGIONS)
+def test_autocast_never_leaks_out_of_the_forward_region(tuner: Tuner, region: str) -> None:
+    reports, seen = run_live(tuner, AUTOCAST_TRAPS % ("", REGIONS[region]), block("b"), block("c", amp_dtype="bfloat16"), block("b2"))
+    assert [r.error for r in reports] == ["", "", ""]
+    assert seen == ["float32", "bfloat16", "float32"]
+
+
+GAN = CNN + """
+maker, critic = nn.Linear(4, 192), nn.Linear(192, 1)
+d_step, g_step = torch.optim.SGD(critic.parameters(), 1e-3), torch.optim.SGD(maker.parameters(), 1e-3)
+criterion = nn.BCEWithLogitsLoss()
+def train(x):
+    fake = maker(torch.randn(len(x), 4))
+    d_step.zero_grad(); criterion(critic(x.flatten(1)), torch.ones(len(x), 1)).backward()
+    criterion(critic(fake.detach()), torch.zeros(len(x), 1)).backward(); d_step.step()
+    g_step.zero_grad(); criterion(critic(fake), torch.ones(len(x), 1)).backward(); g_step.step()
+"""
+GAN_LOOPS = {
+    "loader": GAN + "while True:\n    for x, _ in loader: train(x)",
+    "no loader": GAN + "while True: train(data.tensors[0][:16])",
+}
+
+
+@pytest.mark.parametrize("loop", GAN_LOOPS)
+def test_autocast_can_end_in_the_middle_of_the_jobs_own_iteration(tuner: Tuner, loop: str) -> None:
+    """The critic's step ends an iteration for us, while the job goes on with what it made before in bfloat16."""
+    reports, _ = run_live(tuner, GAN_LOOPS[loop], *(block(f"{i}", **({"amp_dtype": "bfloat16"} if i % 2 else {})) for i in range(6)))
+    assert [r.error for r in reports] == [""] * 6 and all(r.window is not None for r in reports)
+
+
+def test_casted_weights_do_not_outlive_their_step(tuner: Tuner) -> None:
+    """A job that runs its whole loop inside a region of its own: autocast's weight cache must still be dropped."""
+    source = CNN.replace("1e-3", "0.1") + """
+with torch.autocast("cpu", dtype=torch.bfloat16, enabled=False):
+    while True:
+        for x, y in loader:
+            out = model(x)
+            with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+                fresh = nn.Sequential.forward(model, x)
+            print(str(out.dtype)[6:], out.dtype == torch.float32 or torch.equal(out, fresh), flush=True)
+            criterion(out.float(), y).backward(); optimizer.step(); optimizer.zero_grad()
+"""
+    reports, seen = run_live(tuner, source, block("b"), block("c", amp_dtype="bfloat16"), block("b2"))
+    assert [r.error for r in reports] == ["", "", ""]
+    assert seen == ["float32 True", "bfloat16 True", "float32 True"]
+
+
 def test_the_agents_failure_leaves_the_job_running_untouched(tuner: Tuner) -> None:
     source = CNN + """
 import sys

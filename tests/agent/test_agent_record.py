@@ -51,6 +51,9 @@ def test_every_iteration_is_recorded_from_the_first(tuner: Tuner) -> None:
     assert found.gradient_norms == pytest.approx([float.fromhex(r[6]) for r in lines[:5]], rel=1e-5)  # before clipping
     assert all(u > 0 for u in found.update_norms)
     assert sum(found.window.phases_s.values()) == pytest.approx(sum(found.window.times_s))
+    each = found.window.phase_times_s
+    assert [sum(column) for column in zip(*each.values())] == pytest.approx(found.window.times_s)
+    assert found.window.times_s[0] < 0.5  # importing torch and building the model is no part of the first iteration
     assert len(found.window.turnovers_s) == 1 and not found.ended_early
     assert found.fingerprint["optimizers"][0]["groups"][0]["lr"] == 1e-3
     assert found.fingerprint["loss_modules"] == ["CrossEntropyLoss(mean)"]
@@ -89,6 +92,18 @@ def test_the_window_goes_on_until_min_seconds(tuner: Tuner) -> None:
     source = LOOP.replace("range(10)", "range(1000)").replace("count += 1", "count += 1; __import__('time').sleep(0.005)")
     found = record(tuner, source=source, steps=10, min_seconds=0.5, max_steps=10_000)
     assert sum(found.window.times_s) > 0.45 and len(found.losses) > 20
+
+
+def test_a_slow_job_shows_signs_of_life(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
+    from autotune_trials.protocol import Progress
+
+    source = LOOP.replace("count += 1", "count += 1; __import__('time').sleep(1.5)")
+    tuner.start(source, "fixed", steps=100)
+    kinds = []
+    monkeypatch.setattr("tiny_tuner.Progress", type("Nothing", (), {}))
+    while not kinds or not isinstance(kinds[-1], Progress):
+        kinds.append(tuner.receive(30))
+    assert [type(k).__name__ for k in kinds] == ["Hello", "Progress"]
 
 
 def test_manual_marks_and_metrics(tuner: Tuner) -> None:
@@ -145,7 +160,8 @@ def test_float16_scaling_is_that_of_grad_scaler_to_the_bit(tuner: Tuner) -> None
 
 def test_profile_writes_a_trace_with_phases_and_operators(tuner: Tuner) -> None:
     found = record(tuner, mode="profile", steps=6, profile_steps=3)
-    trace = json.loads(gzip.open(found.trace).read())
+    with gzip.open(found.trace) as file:
+        trace = json.load(file)
     names = {event.get("name") for event in trace["traceEvents"]}
     assert {"autotune::forward", "autotune::backward", "autotune::optimizer", "ProfilerStep#0"} <= names
     assert any("conv" in row["name"] for row in found.operators)

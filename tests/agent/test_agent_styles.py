@@ -152,6 +152,14 @@ while True:
         torch.manual_seed(len(losses))
         note(loss)
 """
+OWN_COMPILE = HEAD + """
+fast = torch.compile(model, backend="eager")
+while True:
+    for x, y in loader:
+        loss = criterion(fast(x), y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        note(loss)
+"""
 SCHEDULED = HEAD + """
 optimizer = torch.optim.SGD([torch.nn.Parameter(p.detach().clone()) for p in model.parameters()], lr=0.1, momentum=0.9)
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5)
@@ -166,6 +174,7 @@ while True:
 STYLES = {
     "plain": PLAIN, "accumulation": ACCUMULATION, "gan": GAN, "lbfgs": LBFGS, "own amp": OWN_AMP, "validation": VALIDATION,
     "no loader": NO_LOADER, "iterable": ITERABLE, "copies": COPIES, "subclass": SUBCLASS, "manual": MANUAL,
+    "own compile": OWN_COMPILE,
 }
 
 
@@ -200,6 +209,8 @@ def test_losses_are_the_same_bits_with_the_agent(tuner: Tuner, tmp_path: Path, s
         assert job.samples_per_step == 32
     if style == "validation":
         assert report.window.interruptions >= 1 and max(report.window.samples) == 16
+    assert job.own_compile == (style == "own compile")
+    assert [m.name for m in job.models][:1] == ["Conv2d" if style == "no loader" else "Sequential"]
     if style == "gan":
         assert len(job.optimizers) == 2 and report.window.interruptions == 0
     if style == "lbfgs":

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune_spaces.codec import encode
-from autotune_trials.protocol import Block, KnobChoice, Plan, SessionConfig, dump, load
+from autotune_trials.protocol import Block, KnobChoice, Plan, Progress, SessionConfig, dump, load
 
 ROOT = Path(__file__).resolve().parents[2]
 INJECT = ROOT / "trials" / "autotune_trials" / "agent" / "inject"
@@ -49,6 +49,7 @@ class Tuner:
         self._connection: socket.socket | None = None
         self._lines: Any = None
         self.process: subprocess.Popen[str] | None = None
+        self.environment: dict[str, str] = {}
 
     def start(self, source: str, mode: str = "live", knobs: dict[str, Any] | None = None, env: dict[str, str] | None = None,
               python: tuple[str, ...] = (), **config: Any) -> None:
@@ -57,10 +58,11 @@ class Tuner:
         wanted = SessionConfig(mode, str(self.session), "" if mode == "launch" else self.socket, choices, **config)
         (self.session / "session.json").write_text(json.dumps(encode(wanted)))
         (self.directory / "train.py").write_text(textwrap.dedent(source))
-        variables = {
-            **os.environ, "PYTHONPATH": str(INJECT), "AUTOTUNE_SESSION": str(self.session / "session.json"),
+        self.environment = {
+            "PYTHONPATH": str(INJECT), "AUTOTUNE_SESSION": str(self.session / "session.json"),
             "AUTOTUNE_MARK": "test", "OMP_NUM_THREADS": "1", **(env or {}),
         }
+        variables = {**os.environ, **self.environment}
         self.process = subprocess.Popen(
             [sys.executable, *python, "train.py"], cwd=self.directory, env=variables, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -69,13 +71,17 @@ class Tuner:
     def receive(self, timeout_s: float = 120) -> Any:
         """The next message; None if the job has closed the socket."""
         if self._connection is None:
-            self._connection = self._accept(timeout_s)
+            self._connection = self.accept(timeout_s)
             self._connection.settimeout(timeout_s)
             self._lines = self._connection.makefile("rb")
-        line = self._lines.readline()
-        return load(line) if line else None
+        while line := self._lines.readline():
+            message = load(line)
+            if not isinstance(message, Progress):
+                return message
+        return None
 
-    def _accept(self, timeout_s: float) -> socket.socket:
+    def accept(self, timeout_s: float) -> socket.socket:
+        """The next process that connects."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             try:

@@ -2,44 +2,32 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import PROGRAMS, QUICK, Job, make_job
 
-PROGRAMS = Path(__file__).parents[1] / "programs"
 Seen = dict[str, Any]
+TEXT = QUICK.replace("{{amp_dtype: auto, ", "{{amp_dtype: auto, num_workers: [0, 1], compile_mode: auto, ").replace(
+    "trials: 3", "trials: 1"
+)
 
 
-def tune(program: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+def tune(program: str, tmp_path: Path) -> tuple[Job, subprocess.CompletedProcess[str]]:
     """A short run of ``autotune run`` on a copy of the programs: one trial, no tracking."""
-    workdir = tmp_path / "a job's own place"
-    shutil.copytree(PROGRAMS, workdir)
-    (workdir / "job.yaml").write_text(
-        f"name: {program}\ncommand: python {program}.py\ntraces: none\ntracking: {{uri: null}}\n"
-        "search_space: {amp_dtype: auto, num_workers: [0, 1], compile_mode: auto, intra_op_threads: auto}\n"
-        "budget: {minutes: 0.4, trials: 1}\n"
-    )
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    return subprocess.run(
-        ["autotune", "run", "job.yaml", "--quiet"], cwd=workdir, env=environment, capture_output=True, text=True, timeout=240
-    )
+    job = make_job(tmp_path / "a job's own place", f"python {program}.py", TEXT)
+    return job, job.run()
 
 
 def observed(program: str, tmp_path: Path) -> Seen:
-    finished = tune(program, tmp_path)
+    job, finished = tune(program, tmp_path)
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    result = tmp_path / "a job's own place" / "autotune-runs" / program / "result.json"
-    data = json.loads(result.read_text())
-    assert data["verdict"] in ("tuned", "keep-baseline")
-    assert data["observation"]["anatomy"]["iteration_s"] > 0
-    return data["observation"]
+    assert job.result["verdict"] in ("tuned", "keep-baseline")
+    assert not job.left_over()
+    return job.result["observation"]
 
 
 def line_of(program: str, text: str) -> str:
@@ -106,8 +94,17 @@ def manual_marks(seen: Seen) -> None:
 @pytest.mark.parametrize(
     ("check", "samples_per_step"),
     [
-        (own_modules, 32), (own_autocast, 32), (own_scaler, 32), (own_compile, 32), (accumulation, 32),
-        (several_optimizers, 32), (validation, 32), (iterable, 32), (no_loader, 1), (closure, 128), (manual_marks, 32),
+        (own_modules, 32),
+        (own_autocast, 32),
+        (own_scaler, 32),
+        (own_compile, 32),
+        (accumulation, 32),
+        (several_optimizers, 32),
+        (validation, 32),
+        (iterable, 32),
+        (no_loader, 1),
+        (closure, 128),
+        (manual_marks, 32),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -119,7 +116,7 @@ def test_the_agent_sees_the_job_as_it_is(check: Callable[[Seen], None], samples_
 
 
 def test_a_loop_no_hook_can_see_is_told_the_two_lines_it_needs(tmp_path: Path) -> None:
-    finished = tune("by_hand", tmp_path)
+    _, finished = tune("by_hand", tmp_path)
     assert finished.returncode == 4
     assert "import autotune" in finished.stderr and "autotune.step(" in finished.stderr
     assert "Traceback" not in finished.stderr

@@ -1,9 +1,10 @@
 """Stochastic gradient descent by hand: no optimizer object, so no hook can see where a step ends. Two lines say so."""
 
-import autotune
 import torch
 from common import dataset, loss_function, model
 from torch.utils.data import DataLoader
+
+import autotune
 
 torch.manual_seed(0)
 net = model()

@@ -2,9 +2,10 @@
 
 import search_spaces.mine
 import torch
-import trials
 from common import dataset, loss_function, model
 from torch.utils.data import DataLoader
+
+import trials
 
 assert trials.OWNER == "the job" and search_spaces.mine.OWNER == "the job"
 

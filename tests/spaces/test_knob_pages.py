@@ -72,3 +72,8 @@ def test_doctor_says_what_is_lost(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     monkeypatch.setattr(doctor, "_version", lambda name: "" if name == "ray" else installed(name))
     assert main(["doctor"]) == 0
     assert "not installed: no runs on other machines" in capsys.readouterr().out
+
+
+def test_the_readme_holds_the_table_of_knobs() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert docs.table().strip().replace("](#", "](docs/knobs.md#") in readme

@@ -220,3 +220,17 @@ def test_a_tie_goes_to_the_smaller_change():
     assert choose([1.30, 1.31], [1, 3]) == 0
     assert choose([1.20, 1.31], [1, 3]) == 1
     assert choose([1.30, 1.31], [2, 2]) == 1
+
+
+def test_comparisons_are_pooled_by_their_precision() -> None:
+    from autotune.verdict.speedup import LogRatio, pooled
+
+    sharp, spoiled = LogRatio(-0.5, 0.01, 2), LogRatio(1.0, 0.8, 2)
+    both = pooled([sharp, spoiled])
+    assert both.estimate == pytest.approx(-0.5, abs=0.005)
+    assert both.pairs == 4
+    assert pooled([LogRatio(0.1, 0.02, 2), LogRatio(0.1, 0.02, 2)]).sigma == pytest.approx(0.02 / 2**0.5)
+    assert pooled([LogRatio(0.0, 0.01, 2), LogRatio(0.4, 0.01, 2)]).sigma > 0.1, "they disagree: neither is that precise"
+    assert pooled([LogRatio(0.3, None, 1)]).sigma == float("inf")
+    with pytest.raises(ValueError, match="nothing"):
+        pooled([])

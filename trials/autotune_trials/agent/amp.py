@@ -6,6 +6,10 @@
 The region is entered at the first entry module of an iteration and left at backward, because the loss belongs into it
 (as in the usual ``with autocast(): loss = criterion(model(x), y)``). Inside an autocast region of the job's own, ours
 lasts for the module call alone: regions must nest.
+
+An iteration may end in the middle of the job's own one (a GAN steps its critic, then feeds what its generator made
+before to the critic again). Autocast is therefore switched off where the next batch is fetched; without a loader, a
+module that still gets a tensor of the old format is called under the old autocast.
 """
 
 from __future__ import annotations
@@ -27,13 +31,33 @@ class AutocastRegion:
         self._torch = torch
         self.dtype: Any = None
         self.entering = False  # an autocast that is entered just now is ours
+        self.ending = False  # to be switched off when the next batch is fetched
+        self._fading: Any = None  # the dtype switched off last: tensors of it may still be about
         self.inside: Any = None  # the region we are in
         self._thread = 0
 
-    def set(self, dtype: Any) -> None:
-        """Use ``dtype`` (a torch.dtype, None: no autocast) from the next iteration on."""
+    def set(self, dtype: Any, at_batch: bool = False) -> None:
+        """Use ``dtype`` (a torch.dtype, None: no autocast) from the next iteration on; ``at_batch``: switch off where
+        the next batch is fetched."""
         self.leave()
-        self.dtype = dtype
+        self.ending = dtype is None and self.dtype is not None and at_batch
+        if not self.ending:
+            self._fading, self.dtype = self.dtype, dtype
+
+    def end(self) -> None:
+        """The next batch is fetched."""
+        self.leave()
+        self.ending = False
+        self._fading = self.dtype = None
+
+    def fade(self, device: str, inputs: Iterable[Any]) -> Any | None:
+        """A context for a call without autocast whose inputs were made with it, else None."""
+        old = self._fading
+        if old is None or self.dtype is not None:
+            return None
+        if any(getattr(value, "dtype", None) is old for value in inputs):
+            return self._confined(self._torch.autocast(device, dtype=old))
+        return None
 
     def enter(self, device: str) -> Any | None:
         """Enter the region, unless inside already.
@@ -130,7 +154,8 @@ class LossScaler:
     def before_step(self, optimizer: Any) -> bool:
         """Withhold the gradients if they overflowed. One synchronisation, as GradScaler has. Returns whether it did."""
         keys = [k for k in self._overflow if k[0] == id(optimizer)]
-        overflowed = any([float(self._overflow.pop(k)) > 0 for k in keys])
+        found = [float(self._overflow.pop(k)) for k in keys]
+        overflowed = any(f > 0 for f in found)
         if overflowed and id(optimizer) not in self._withheld:
             self._overflowed = True
             parameters = [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]

@@ -82,13 +82,20 @@ class LiveMode(Mode):
         self._settle_s = 0.0
         self._skipped = 0
         self._alone = True
+        self._lost = False  # the running block ended in out-of-memory
 
     def on_iteration(self, iteration: Any) -> None:
         agent = self.agent
         if iteration.index == 0:
             self.startup_s = startup_s()
             agent.loader_hooks.set_stretch(True)
-        if self._block is not None:
+        if self._lost:
+            with agent.own_time():  # the job has survived it: back to its own settings, and on with the plan
+                self._lost = False
+                self._give_all_back()
+                self._advance()
+        elif self._block is not None:
+            self.show_life(iteration)
             self._go_on(iteration)
         elif self._plan is None and agent.iterations >= agent.config.warmup_steps:
             with agent.own_time():
@@ -99,9 +106,8 @@ class LiveMode(Mode):
 
     def on_out_of_memory(self, text: str) -> None:
         if self._block is not None:
-            self._report(None, error=f"oom: {text}")
-            self._block = None
-            self._blocks = []  # memory is in disorder: if the job survives this, its next plan starts afresh
+            self._report(None, error=f"oom: {text}")  # now: mostly the job dies of it
+            self._block, self._lost = None, True
 
     # ------------------------------------------------------------------ plans
 
@@ -170,10 +176,14 @@ class LiveMode(Mode):
 
     def _fail_block(self, error: str) -> None:
         """Report the failure and go back to the job's own settings."""
-        for name in list(self._set):
-            self._give_back(name)  # a setting that cannot be given back is the agent's failure: see Agent.fail
-        self.agent.loader_hooks.serve_cached(False)
+        self._give_all_back()
         self._report(None, error=error)
+
+    def _give_all_back(self) -> None:
+        """A setting that cannot be given back is the agent's failure: see Agent.fail."""
+        for name in list(self._set):
+            self._give_back(name)
+        self.agent.loader_hooks.serve_cached(False)
 
     def _go_on(self, iteration: Any) -> None:
         agent, block = self.agent, self._block

@@ -28,7 +28,7 @@ class EntryCall:
             if not agent.stopped and not agent.inside_entry:
                 agent.on_gradless_call()
             return module._call_impl(*args, **kwargs)
-        confined = agent.on_entry_call(entry)
+        confined = agent.on_entry_call(args)
         agent.inside_entry = True
         try:
             if confined is None:
@@ -196,7 +196,7 @@ class Entry:
             if parameter.grad is not None and parameter.grad.layout == self._torch.strided:
                 parameter.grad.data = convert(parameter.grad.data)
             for optimizer in self._agent.live.optimizers:
-                state: dict[str, Any] = optimizer.state[parameter] if parameter in optimizer.state else {}
+                state: dict[str, Any] = optimizer.state.get(parameter, {})
                 for key, value in list(state.items()):
                     if isinstance(value, self._torch.Tensor) and value.shape == parameter.shape:
                         state[key] = convert(value)

@@ -94,8 +94,8 @@ def fingerprint(agent: Any) -> dict[str, Any]:
 
 
 def loss_module(module: Any) -> str:
-    """How a module without parameters that was called at top level appears in the fingerprint: "CrossEntropyLoss(mean)"."""
-    return f"{type(module).__name__}({getattr(module, 'reduction', '')})"
+    """How a loss module, called at top level, appears in the fingerprint: "CrossEntropyLoss(mean)"."""
+    return f"{type(module).__name__}({module.reduction})"
 
 
 def _optimizer(control: Any) -> OptimizerFacts:

@@ -115,7 +115,9 @@ class LiveJobControl:
     def set_autocast(self, dtype: str | None) -> None:
         if dtype == "float16" and not self.every_optimizer():
             raise RuntimeError("float16 needs a torch optimizer, whose steps can be left out when gradients overflow")
-        self.autocast.set(None if dtype is None else getattr(self.torch, dtype))
+        hooks = self._agent.loader_hooks
+        at_batch = hooks is not None and hooks.training_state is not None and not self._agent.stopped
+        self.autocast.set(None if dtype is None else getattr(self.torch, dtype), at_batch)
         if dtype == "float16":
             self.scaler = self._last_scaler = self._last_scaler or LossScaler(self.torch)
         else:

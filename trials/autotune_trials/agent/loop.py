@@ -23,7 +23,7 @@ from autotune_spaces import knobs as knob_registry
 from autotune_trials import marking
 from autotune_trials.agent import log
 from autotune_trials.agent.channel import Channel
-from autotune_trials.agent.entries import Entry, is_out_of_memory
+from autotune_trials.agent.entries import is_out_of_memory
 from autotune_trials.agent.facts import loss_module, rank
 from autotune_trials.agent.live import LiveJobControl
 from autotune_trials.agent.loss import LossMeter, NormProbe
@@ -39,6 +39,7 @@ from autotune_trials.measure.clock import (
     DeviceClock,
     PhaseClock,
 )
+from autotune_trials.measure.nvtx import nvtx_ranges
 from autotune_trials.protocol import Fault, SessionConfig
 
 LEAD_SILENT = 50  # steps of other optimizers after which the lead is taken for gone
@@ -107,6 +108,7 @@ class Agent:
         self._silent = 0
         self._watching_modules = False
         self._held_at_batch = False
+        self._begun = False
         self._failing = False
         self.knobs: dict[str, Any] = {}
         self.mode = mode_for(config.mode)(self)
@@ -130,6 +132,8 @@ class Agent:
             self._watch_modules(True)
             self._install_loader()
             self._install_hooks()
+            if self.config.nvtx or self.config.mode == "profile":
+                self.clock.ranges = nvtx_ranges()
             self.mode.start()
             self.hold_knobs(final=False)
         except Exception:
@@ -204,6 +208,7 @@ class Agent:
             self._held_at_batch = True
             log.crumb("loader")
             self.hold_knobs(final=False)
+            self._begin()
         if self.live.autocast.inside:
             self.live.autocast.leave()
         if self._is_other(loader):
@@ -211,7 +216,15 @@ class Agent:
             if not self._usual(self._other_share):
                 self.clock.switch(AWAY)
                 return
+        elif self.live.autocast.ending:
+            self.live.autocast.end()
         self.clock.switch(DATA)
+
+    def _begin(self) -> None:
+        """Training begins: imports and the building of the model are no part of the first iteration."""
+        if not self._begun:
+            self._begun = True
+            self.clock.resume()
 
     def on_batch(self, loader: Any, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> None:
         if self.stopped:
@@ -256,7 +269,8 @@ class Agent:
                 return
             first = next(module.parameters(), None)
             if first is None:
-                self.loss_modules.add(loss_module(module))
+                if hasattr(module, "reduction"):
+                    self.loss_modules.add(loss_module(module))
                 return
             if isinstance(module, self.torch.jit.ScriptModule):
                 return
@@ -276,13 +290,16 @@ class Agent:
     def _note_autocast(self, dtype: Any) -> None:
         self.own_autocast = self.own_autocast or str(dtype).removeprefix("torch.")
 
-    def on_entry_call(self, entry: Entry) -> Any | None:
-        """Training calls an entry module. Returns a context the call must run in, or None."""
+    def on_entry_call(self, args: tuple[Any, ...]) -> Any | None:
+        """Training calls an entry module with ``args``. Returns a context the call must run in, or None."""
         try:
+            if not self._begun:
+                self._begin()
             if self.clock.phase in (OTHER, OPTIMIZER, AWAY):
                 self.clock.switch(FORWARD)
             self._training_called = True
-            return self.live.autocast.enter(self.live.device)
+            autocast = self.live.autocast
+            return autocast.enter(self.live.device) or autocast.fade(self.live.device, args)
         except Exception:
             self.fail("on_entry_call")
             return None
@@ -348,6 +365,8 @@ class Agent:
                 if device is not None:
                     self._learn_device(device)
                 self.hold_knobs(final=False)
+                if not self._begun:
+                    self._begin()
             if create_graph:
                 self.double_backward = True
             clock, live = self.clock, self.live

@@ -16,7 +16,7 @@ from autotune_trials.agent.facts import fingerprint, rank, startup_s, world_size
 from autotune_trials.agent.log import write_exception
 from autotune_trials.agent.loss import to_number
 from autotune_trials.agent.modes import Mode, hello
-from autotune_trials.measure.nvtx import ProfilerRanges, Several, nvtx_ranges
+from autotune_trials.measure.nvtx import ProfilerRanges, Several
 from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.protocol import Record
 
@@ -42,8 +42,6 @@ class RecordMode(Mode):
 
     def start(self) -> None:
         atexit.register(self._at_exit)
-        if self.agent.config.nvtx or self.agent.config.mode == "profile":
-            self.agent.clock.ranges = Several(nvtx_ranges())
 
     def start_over(self) -> None:
         if self._window is not None:
@@ -60,6 +58,8 @@ class RecordMode(Mode):
         if agent.knob_failure:
             self._failures.append(agent.knob_failure)
             agent.knob_failure = ""
+        if self._greeted:
+            self.show_life(iteration)
         if self._profiler is not None:
             self._go_on_profiling()
             return

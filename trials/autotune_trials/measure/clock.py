@@ -23,19 +23,19 @@ NAMES = (*PHASES, "away")
 class PhaseClock:
     """Wall time by ``perf_counter``. About 0.2 µs a switch."""
 
-    __slots__ = ("phase", "spent", "_last", "ranges")
+    __slots__ = ("phase", "spent", "last_s", "ranges")
 
     def __init__(self) -> None:
         self.phase = OTHER
         self.spent = [0.0] * (AWAY + 1)
         self.ranges: Any = None  # what draws phases into a trace, or None
-        self._last = perf_counter()
+        self.last_s = perf_counter()  # of the last switch
 
     def switch(self, phase: int) -> None:
         """The current phase ends, ``phase`` begins."""
         now = perf_counter()
-        self.spent[self.phase] += now - self._last
-        self._last = now
+        self.spent[self.phase] += now - self.last_s
+        self.last_s = now
         self.phase = phase
         if self.ranges is not None:
             self.ranges.switch(NAMES[phase])
@@ -57,7 +57,7 @@ class PhaseClock:
 
     def resume(self) -> None:
         """What happened since the last cut was the agent's own doing: the iteration begins now."""
-        self._last = perf_counter()
+        self.last_s = perf_counter()
         self.spent = [0.0] * (AWAY + 1)
         self.phase = OTHER
 

@@ -59,12 +59,13 @@ class WindowRecorder:
         """The window ends here; waits for the device."""
         self._agent.clock.finish()
         load = between(self._start, snapshot()) if self._start is not None else None
-        phases = {name: sum(i.spent[n] for i in self._iterations) for n, name in enumerate(PHASES)}
+        each = {name: tuple(i.spent[n] for i in self._iterations) for n, name in enumerate(PHASES)}
         hooks = self._agent.loader_hooks
         return Window(
             times_s=tuple(sum(i.spent[:AWAY]) for i in self._iterations),
             samples=tuple(i.samples for i in self._iterations),
-            phases_s=phases,
+            phases_s={name: sum(values) for name, values in each.items()},
+            phase_times_s=each,
             data_s=tuple(i.wait_s for i in self._iterations),
             turnovers_s=tuple(self._turnovers),
             epoch_iterations=hooks.epoch_iterations() if hooks is not None else None,

@@ -14,7 +14,7 @@ import os
 import sys
 
 
-def _register(name, directory):
+def _register(name: str, directory: str) -> None:
     """Put the package at ``directory`` into sys.modules as ``name``."""
     import importlib.util
 
@@ -23,12 +23,14 @@ def _register(name, directory):
     spec = importlib.util.spec_from_file_location(
         name, os.path.join(directory, "__init__.py"), submodule_search_locations=[directory]
     )
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{name} cannot be loaded from {directory}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
 
 
-def _find_spaces(trials):
+def _find_spaces(trials: str) -> str:
     """The folder of autotune_spaces: beside autotune_trials when installed, under search_spaces/ in the source tree."""
     beside = os.path.dirname(trials)
     places = [
@@ -43,7 +45,7 @@ def _find_spaces(trials):
     raise ImportError("autotune_spaces was found in none of: " + ", ".join(places))
 
 
-def _wake(here):
+def _wake(here: str) -> None:
     trials = os.path.dirname(os.path.dirname(here))
     _register("autotune_trials", trials)
     _register("autotune_spaces", _find_spaces(trials))
@@ -52,18 +54,18 @@ def _wake(here):
     start.watch()
 
 
-def _complain():
+def _complain() -> None:
     import traceback
 
     try:
         directory = os.path.dirname(os.environ["AUTOTUNE_SESSION"])
         with open(os.path.join(directory, "agent.log"), "a", encoding="utf-8") as log:
-            log.write("[%d] sitecustomize\n%s\n" % (os.getpid(), traceback.format_exc()))
+            log.write(f"[{os.getpid()}] sitecustomize\n{traceback.format_exc()}\n")
     except OSError:
         pass
 
 
-def _hand_over(here):
+def _hand_over(here: str) -> None:
     """Run the sitecustomize that would have been found without us; its errors are its own."""
     import importlib.machinery
     import importlib.util

@@ -1,0 +1,84 @@
+"""What only a CUDA device can show: the device timeline, loss scaling, asynchronous copies, graph replay."""
+
+from __future__ import annotations
+
+import pytest
+from tiny_tuner import CNN, Tuner, block, run_bare
+
+from autotune_trials.protocol import Record
+
+pytestmark = pytest.mark.gpu
+
+CUDA_LOOP = CNN.replace("batch_size=16", "batch_size=16, pin_memory=True").replace("nn.Linear(8 * 36, 4))", "nn.Linear(8 * 36, 4)).cuda()") + """
+for epoch in range(10_000):
+    for x, y in loader:
+        x, y = x.cuda(), y.cuda()
+        out = model(x)
+        loss = criterion(out.float(), y)
+        optimizer.zero_grad(); loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+"""
+
+
+def live(tuner: Tuner, *blocks: object) -> list[object]:
+    tuner.start(CUDA_LOOP)
+    hello = tuner.receive()
+    assert hello.job.device == "cuda" and hello.machine.device == "cuda"
+    return tuner.measure(*blocks)
+
+
+def test_phases_lie_on_the_device_timeline_and_add_up(tuner: Tuner) -> None:
+    (report,) = live(tuner, block("b", 30))
+    window = report.window
+    assert sum(window.phases_s.values()) == pytest.approx(sum(window.times_s), rel=1e-3)
+    assert window.phases_s["to_device"] > 0 and window.phases_s["backward"] > 0
+    assert window.peak_memory_gib > 0
+
+
+@pytest.mark.parametrize(
+    ("knob", "value"),
+    [("amp_dtype", "bfloat16"), ("amp_dtype", "float16"), ("non_blocking", True), ("channels_last", True), ("optimizer_impl", "fused"),
+     ("optimizer_impl", "for-loop"), ("matmul_precision", "high"), ("cudnn_benchmark", True), ("pin_memory", False)],
+)
+def test_live_knobs_take_hold_and_are_taken_back(tuner: Tuner, knob: str, value: object) -> None:
+    reports = live(tuner, block("b"), block("c", **{knob: value}), block("b2"))
+    assert [(r.error, dict(r.no_effect)) for r in reports] == [("", {})] * 3
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_compile_on_cuda(tuner: Tuner, mode: str) -> None:
+    reports = live(tuner, block("b"), block("c", compile_mode=mode, non_blocking=True, _max_seconds=200.0), block("b2"))
+    assert [r.error for r in reports] == [""] * 3
+    assert reports[1].notes["unique_graphs"] >= 1 and reports[1].notes["graph_breaks"] == 0
+
+
+SCALED = """
+import os, torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)).cuda()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+x, y = torch.randn(32, 64, device="cuda"), torch.randn(32, 1, device="cuda")
+own = "AUTOTUNE_SESSION" not in os.environ
+scaler = torch.amp.GradScaler("cuda", enabled=own)
+for step in range(20):
+    with torch.autocast("cuda", dtype=torch.float16, enabled=own):
+        loss = (model(x).float() - y).pow(2).mean()
+    if step == 5: loss = loss * 1e37
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    scaler.step(optimizer); scaler.update(); optimizer.zero_grad()
+    print(float(loss), float(norm), flush=True)
+"""
+
+
+def test_float16_on_cuda_follows_grad_scaler(tuner: Tuner) -> None:
+    expected = [[float(v) for v in line.split()] for line in run_bare(tuner.directory, SCALED).splitlines()]
+    tuner.start(SCALED, "fixed", {"amp_dtype": "float16"}, steps=20)
+    tuner.receive()
+    found = tuner.receive()
+    assert isinstance(found, Record) and found.skipped == (5,)
+    assert list(found.losses[:5]) == pytest.approx([row[0] for row in expected[:5]], rel=1e-3)
+    assert list(found.losses[6:]) == pytest.approx([row[0] for row in expected[6:]], rel=1e-2)

@@ -1,0 +1,66 @@
+"""Two ranks of a distributed job run one plan in step."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from typing import Any, BinaryIO
+
+from tiny_tuner import Tuner, block
+
+from autotune_trials.protocol import Plan, Progress, dump, load
+
+DDP = """
+import os, torch, torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+torch.set_num_threads(1); torch.manual_seed(0)
+dist.init_process_group("gloo")
+data = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
+loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data))
+model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+while True:
+    for x, y in loader:
+        out = model(x)
+        loss = (out.float() - y).pow(2).mean()
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def read(rank: BinaryIO) -> Any:
+    """The next message but signs of life."""
+    message = load(rank.readline())
+    return read(rank) if isinstance(message, Progress) else message
+
+
+def test_two_ranks_switch_at_the_same_iteration(tuner: Tuner) -> None:
+    port = str(free_port())
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    tuner.start(DDP, env={**env, "RANK": "0"})
+    variables = {**os.environ, **tuner.environment, **env, "RANK": "1"}
+    second = subprocess.Popen([sys.executable, "train.py"], cwd=tuner.directory, env=variables, stderr=subprocess.PIPE, text=True)
+    try:
+        ranks = [tuner.accept(60).makefile("rwb") for _ in range(2)]
+        hellos = [load(r.readline()) for r in ranks]
+        assert sorted(h.rank for h in hellos) == [0, 1] and all(h.job.world_size == 2 for h in hellos)
+        plan = Plan(1, (block("b", 5, _min_settle=3), block("c", 5, _min_settle=4, amp_dtype="bfloat16"), block("b2", 5)))
+        for rank in ranks:
+            rank.write(dump(plan))
+            rank.flush()
+        reports = [[read(rank) for _ in range(4)] for rank in ranks]
+    finally:
+        second.kill()
+        second.communicate()
+    for mine in reports:
+        assert [r.id for r in mine[:3]] == ["b", "c", "b2"] and type(mine[3]).__name__ == "PlanDone"
+        assert [r.settle_iterations for r in mine[:3]] == [3, 4, 2]
+        assert all(len(r.window.times_s) == 5 and r.error == "" for r in mine[:3])

@@ -1,0 +1,74 @@
+"""Stopped, killed, started twice: nothing finished is lost, nothing is counted twice, nobody is left behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from command_line import QUICK, Job, make_job, wait_until
+
+
+def trials(job: Job) -> list[dict]:
+    return [e["data"] for e in job.journal() if e["kind"] == "trial"]
+
+
+def test_ctrl_c_saves_and_the_same_command_carries_on(tmp_path: Path) -> None:
+    job = make_job(tmp_path / "job", "python own_modules.py")
+    process = job.start()
+    wait_until(lambda: trials(job), 90, "a first trial")
+    os.kill(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "saved" in err and "same command" in err
+    wait_until(lambda: not job.left_over(), 10, "the job's processes to end")
+    before = job.journal()
+    finished = job.run()
+    assert finished.returncode == 0, finished.stderr
+    assert job.journal()[: len(before)] == before, "what was measured is kept as it was"
+    numbers = [t["number"] for t in trials(job)]
+    assert numbers == list(range(len(numbers)))
+    assert len(job.result["trials"]) == len(numbers)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_killed_at_any_moment_it_resumes(seed: int, tmp_path: Path) -> None:
+    job = make_job(tmp_path / "job", "python own_modules.py")
+    entries = random.Random(seed).randint(1, 4)
+    process = job.start()
+    wait_until(lambda: len(job.journal()) >= entries or process.poll() is not None, 120, f"{entries} journal entries")
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not job.left_over(), 15, "the job's processes to end with the tuner")
+    before = job.journal()
+    finished = job.run()
+    assert finished.returncode == 0, finished.stderr
+    assert job.journal()[: len(before)] == before
+    keys = [str(sorted(t["config"].items())) for t in trials(job)]
+    assert len(set(keys)) == len(keys), "no configuration is measured twice"
+    assert len([e for e in job.journal() if e["kind"] == "observation"]) == 1
+
+
+def test_a_finished_run_is_shown_again_and_fresh_moves_it_aside(tmp_path: Path) -> None:
+    job = make_job(tmp_path / "job", "python own_modules.py")
+    first = job.run()
+    assert first.returncode == 0, first.stderr
+    before = job.journal()
+    again = job.run()
+    assert again.returncode == 0
+    assert job.journal() == before
+    (job.folder / "job.yaml").write_text(QUICK.format(command="python validation.py"))
+    other = job.run()
+    assert other.returncode == 2
+    assert "--fresh" in other.stderr
+    process = job.start("--fresh")
+    wait_until(lambda: any(e["kind"] == "observation" for e in job.journal()), 90, "the new run's observation")
+    second = job.run()  # while the first one works
+    assert second.returncode == 2
+    assert "another autotune run" in second.stderr
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (job.folder / "autotune-runs" / "job.1" / "result.json").exists(), "moved aside, not deleted"

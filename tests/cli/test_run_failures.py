@@ -1,0 +1,75 @@
+"""What goes wrong ends with one clear message and an exit code of its own, and leaves nothing half-written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import QUICK, make_job
+
+FAILS = """\
+import torch
+from common import dataset, loss_function, model
+net = model()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(1000):
+    inputs, labels = dataset(32).tensors
+    loss_function(net(inputs), labels).backward()
+    optimizer.step()
+    if step == 20:
+        raise RuntimeError("the disk with the data is gone")
+"""
+SHORT = FAILS.replace("range(1000)", "range(12)").replace("if step == 20", "if False")
+QUIET = "import torch\nprint('nothing to train today')\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "command", "code", "words"),
+    [
+        (FAILS, "python mine.py", 3, ["RuntimeError: the disk with the data is gone", "mine.py:"]),
+        (SHORT, "python mine.py", 3, ["the job ends before", "epochs or steps"]),
+        (QUIET, "python mine.py", 4, ["optimizer", "autotune.step("]),
+        (QUIET, "python -I mine.py", 4, ["-I"]),
+        (QUIET, "python missing.py", 2, ["missing.py", "job.yaml:2"]),
+        (QUIET, "pyhton mine.py", 2, ["pyhton", "job.yaml:2"]),
+    ],
+    ids=["raises", "too short", "never steps", "isolated", "no such script", "no such program"],
+)
+def test_a_job_that_cannot_be_tuned_says_why(
+    program: str, command: str, code: int, words: list[str], tmp_path: Path
+) -> None:
+    job = make_job(tmp_path / "job", command)
+    (job.folder / "mine.py").write_text(program)
+    finished = job.run()
+    assert finished.returncode == code, finished.stderr
+    for word in words:
+        assert word in finished.stderr
+    assert "defect of autotune" not in finished.stderr
+    assert not (job.run_dir / "result.json").exists()
+    assert not job.left_over()
+    if code == 2:
+        assert not job.run_dir.exists(), "nothing is started, nothing is written"
+
+
+def test_a_tracking_server_that_does_not_answer(tmp_path: Path) -> None:
+    text = QUICK.replace("uri: null", "uri: 'http://127.0.0.1:9'")
+    job = make_job(tmp_path / "job", "python own_modules.py", text)
+    finished = job.run()
+    assert finished.returncode == 2
+    assert "127.0.0.1:9" in finished.stderr and "--offline" in finished.stderr
+    assert not job.run_dir.exists()
+
+
+def test_a_run_directory_that_cannot_be_written(tmp_path: Path) -> None:
+    job = make_job(tmp_path / "job", "python own_modules.py")
+    (tmp_path / "file").write_text("in the way")
+    finished = job.run("--run-dir", str(tmp_path / "file" / "run"))
+    assert finished.returncode == 2
+    assert "--run-dir" in finished.stderr
+
+
+def test_flags_that_exclude_each_other(tmp_path: Path) -> None:
+    job = make_job(tmp_path / "job", "python own_modules.py")
+    finished = job.run("--json")  # --quiet is always there
+    assert finished.returncode == 2
+    assert "--quiet" in finished.stderr

@@ -83,6 +83,7 @@ class LiveMode(Mode):
         self._skipped = 0
         self._alone = True
         self._lost = False  # the running block ended in out-of-memory
+        self._graphs = 0  # compiled when the window was opened
 
     def on_iteration(self, iteration: Any) -> None:
         agent = self.agent
@@ -198,6 +199,11 @@ class LiveMode(Mode):
             agent.loss.end_step(keep=False)
             self._settle(iteration)
             return
+        if self._compiled_meanwhile():
+            self._window = None  # an epoch's smaller last batch, say: back to settling
+            agent.loss.end_step(keep=False)
+            self._settle(iteration)
+            return
         agent.loss.end_step()
         self._skipped += iteration.skipped
         self._window.add(iteration)
@@ -219,7 +225,17 @@ class LiveMode(Mode):
                 self._settle_s = perf_counter() - self._began
                 self._window = WindowRecorder(self.agent, keep_interrupted=not self._alone)
                 self._window.open()
+                self._graphs = self._compiled_graphs()
                 self.agent.loss.restart()
+
+    def _compiled_graphs(self) -> int:
+        return sum(entry.compiled_graphs() for entry in self.agent.live.entries)
+
+    def _compiled_meanwhile(self) -> bool:
+        """A graph was compiled inside the window, and there is time to measure another one."""
+        assert self._block is not None
+        in_time = perf_counter() - self._began < SETTLE_SHARE * self._block.max_seconds
+        return self._alone and in_time and self._compiled_graphs() != self._graphs
 
     def _finish_block(self) -> None:
         assert self._window is not None and self._block is not None

@@ -94,5 +94,13 @@ def split_secret_flags(argv: Sequence[str]) -> list[tuple[int, str, str]]:
     return found
 
 
+def mask_command(argv: Sequence[str]) -> list[str]:
+    """The command line with its secrets masked, for whatever is shown or recorded."""
+    words = [mask_url(str(word)) for word in argv]
+    for index, before, _ in split_secret_flags(words):
+        words[index] = before + MASK
+    return words
+
+
 def _variable(name: str) -> str:
     return re.sub(r"\W+", "_", name.strip("-")).upper()

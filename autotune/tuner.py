@@ -18,10 +18,11 @@ from typing import Any
 
 from autotune.job.configs import in_words, key_of, without
 from autotune.results import Confirmation, Interval, KnobGain, LossVerdict, Observation, Rejected, Result, Trial
+from autotune.secrets import mask_command
 from autotune.stages.bench import Bench
 from autotune.stages.confirm import VARIANTS, confirm, finalists, simplify
 from autotune.stages.converge import converge
-from autotune.stages.explain import explain
+from autotune.stages.explain import explain, trace_trials
 from autotune.stages.observe import observe
 from autotune.stages.pairs import Pairs
 from autotune.stages.search import search
@@ -54,6 +55,7 @@ def tune(bench: Bench) -> Result:
     trials = search(bench, observation)
     proof = prove(bench, observation, trials)
     explanation = explain(bench, proof.winner)
+    trace_trials(bench, trials)
     return Result(
         name=bench.spec.name,
         verdict="tuned" if proof.winner else "keep-baseline",
@@ -91,7 +93,7 @@ def prove(bench: Bench, observation: Observation, trials: Sequence[Trial]) -> Pr
             continue
         seen.add(key_of(config))
         pairs = Pairs(bench, config, {}, label=f"confirm{len(seen)}")
-        last = confirm(bench, config, pairs)
+        last, loss = confirm(bench, config, pairs), NOT_NEEDED
         if not last.adopted:
             rejected.append(Rejected(config, f"not proven faster: {last.reason}"))
             continue
@@ -137,6 +139,6 @@ def environment(bench: Bench, observation: Observation) -> dict[str, Any]:
         except PackageNotFoundError:
             continue
     return {"machine": encode(observation.machine), "packages": packages, "seed": bench.seed,
-            "command": list(bench.spec.command), "workdir": str(bench.spec.workdir)}
+            "command": mask_command(bench.spec.command), "workdir": str(bench.spec.workdir)}
 
 

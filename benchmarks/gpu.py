@@ -93,17 +93,26 @@ def main() -> int:
         print("no CUDA device: benchmarks/gpu.md is written only where there is one", file=sys.stderr)
         return 1
     example = (ROOT / "examples" / "digits" / "train.py").read_text()
-    on_device = example.replace("model = build_model()", 'model = build_model().to("cuda")').replace(
-        "model(images)", 'model(images.to("cuda"))').replace(", labels)", ', labels.to("cuda"))').replace(
-        "== labels", '== labels.to("cuda")')
+    on_device = (
+        example.replace("model = build_model()", 'model = build_model().to("cuda")')
+        .replace("model(images)", 'model(images.to("cuda"))')
+        .replace(", labels)", ', labels.to("cuda"))')
+        .replace("== labels", '== labels.to("cuda")')
+    )
     with tempfile.TemporaryDirectory() as name:
-        results = [tune("digits", on_device, Path(name) / "digits", options.minutes),
-                   tune("conv-net", CONV_NET, Path(name) / "conv", options.minutes)]
+        results = [
+            tune("digits", on_device, Path(name) / "digits", options.minutes),
+            tune("conv-net", CONV_NET, Path(name) / "conv", options.minutes),
+        ]
     machine = results[0]["environment"]["machine"]
     lines = [
-        "# On a GPU", "", f"Made by `python benchmarks/gpu.py` on {machine['device_name']}, torch {machine['torch_version']}, {machine['cores']} cores.", "",
+        "# On a GPU",
+        "",
+        f"Made by `python benchmarks/gpu.py` on {machine['device_name']}, torch {machine['torch_version']}, {machine['cores']} cores.",
+        "",
         "| job | baseline, samples/s | tuned, samples/s | speed-up (95 %) | loss | knobs | bottleneck | trials | minutes |",
-        "|---|---|---|---|---|---|---|---|---|", *(row(r) for r in results),
+        "|---|---|---|---|---|---|---|---|---|",
+        *(row(r) for r in results),
     ]
     print("\n".join(lines))
     options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -60,6 +60,7 @@ def under_agent(script: Path, output: Path, steps: int, folder: Path) -> float:
     paths = SessionPaths(folder)
     config = SessionConfig("fixed", str(folder), steps=steps + 20, seed=None)
     with Session([sys.executable, str(script)], workdir=ROOT, env=dict(os.environ), paths=paths, config=config) as session:
+        session.wait_hello()
         session.wait_record()
     return iteration_s(json.loads(output.read_text()))
 

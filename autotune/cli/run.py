@@ -68,12 +68,12 @@ def tune_job(spec: JobSpec, run_dir: Path, *, fresh: bool = False, seed: int = 0
     journal = Journal(run_dir / "journal.jsonl", _clock())
     with closing(journal), open_progress(progress_kind, spec.budget.minutes * 60) as progress:
         _claim(journal, spec, run_dir, seed)
-        if journal.find("finished") and (run_dir / "result.json").exists():
+        if journal.find("finished") is not None and (run_dir / "result.json").exists():
             result = load_result(run_dir / "result.json")
             progress.note("this run is finished; --fresh starts a new one")
             progress.finished(result, run_dir)
             return result
-        if journal.find("observation"):
+        if journal.find("observation") is not None:
             progress.note(f"resuming after {journal.elapsed_s:.0f} s of earlier work")
         tracker = open_tracker(
             spec.tracking.uri, spec.tracking.experiment or spec.name, run_dir, offline, env=spec.env, say=progress.warning

@@ -139,7 +139,9 @@ def _time(section: Any, result: Result) -> None:
     if after is not None:
         total.append(Text(words.duration_words(after.iteration_s), style="bold"))
     table.add_row(*total, Text(""))
-    body: list[Any] = [table]
+    body: list[Any] = [table, Text(f"{'before: ' if after is not None else ''}{story.iteration_words(before)}", style="dim")]
+    if after is not None:
+        body.append(Text(f"after: {story.iteration_words(after)}", style="dim"))
     why = story.sentence(result.observation.bottleneck_why)
     if after is None and why:
         body.append(Text(f"Bottleneck: {words.clean(result.observation.bottleneck)}. {why}", style="dim"))

@@ -14,7 +14,7 @@ from typing import Any
 from autotune.report import story, words
 from autotune.report.plots import loss_svg, trials_svg, write_loss_plot
 from autotune.results import Anatomy, Interval, Result, Trial
-from autotune.secrets import MASK, mask_url, split_secret_flags
+from autotune.secrets import mask_command, mask_url
 from autotune_trials.paths import publish
 
 __all__ = ["render", "write_loss_plot", "write_report"]
@@ -158,7 +158,4 @@ def _command(result: Result) -> str:
 
 def _masked(command: Iterable[object]) -> str:
     """A command line without the secrets on it: a page is passed on more easily than a run directory."""
-    argv = [mask_url(str(word)) for word in command]
-    for index, before, _ in split_secret_flags(argv):
-        argv[index] = before + MASK
-    return shlex.join(argv)
+    return shlex.join(mask_command([str(word) for word in command]))

@@ -187,6 +187,20 @@ def anatomies(result: Result) -> tuple[Anatomy, Anatomy | None]:
     return result.observation.anatomy, None
 
 
+def iteration_words(anatomy: Anatomy) -> str:
+    """The spread of one iteration, what of it is the reader's, and over how many iterations all this was measured."""
+    spread = (
+        f"median {words.duration_words(anatomy.median_s)}, from {words.duration_words(anatomy.min_s)} to "
+        f"{words.duration_words(anatomy.max_s)}"
+    )
+    reader = (
+        f"reader cost {words.duration_words(anatomy.reader_cost_s)} of a batch cost of "
+        f"{words.duration_words(anatomy.batch_cost_s)} ({anatomy.reader_ratio:.0%})"
+    )
+    counted = f"{anatomy.iterations} iterations, the first {anatomy.left_out} left out"
+    return f"{spread}; {reader}; {words.number_words(anatomy.samples_per_s)} samples/s; {counted}"
+
+
 def phase_rows(result: Result) -> list[PhaseRow]:
     """Seconds of one iteration in each phase, phases that take no time on either side left out."""
     before, after = anatomies(result)

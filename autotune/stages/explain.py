@@ -1,19 +1,22 @@
 """EXPLAIN: where the time went, before and after.
 
-A dozen profiled iterations of the baseline and of the winner, each in its own process, never while anything is timed.
+A dozen profiled iterations of the baseline and of the winner (``traces: finalists``), or of every configuration that was
+measured (``all``), each in its own process, never while anything is timed.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from autotune.executors.base import FixedRun, SessionFailed
 from autotune.job.configs import key_of
+from autotune.results import Trial
 from autotune.stages.bench import Bench
+from autotune.tracking.records import record_trace
 from autotune_spaces.base import Config
 
 SETTLE_STEPS = 30  # iterations before the profiled ones: past warm-up, in mid-epoch for most jobs
@@ -42,6 +45,23 @@ def explain(bench: Bench, winner: Config) -> Explanation:
         traces[side], operators[side] = stored["trace"], tuple(stored["operators"])
         bench.stop.check()
     return Explanation(traces, operators)
+
+
+def trace_trials(bench: Bench, trials: Sequence[Trial]) -> None:
+    """With ``traces: all``: a trace of every finished trial, put on record with it."""
+    if bench.spec.traces != "all":
+        return
+    for trial in trials:
+        if trial.state != "complete":
+            continue
+        name = f"trial-{trial.number:03d}"
+        if bench.journal.find("profile", name) is None:
+            stored = _profile(bench, name, trial.config)
+            if stored is None:
+                continue
+            bench.journal.append("profile", name, stored)
+            record_trace(bench.tracker, trial, bench.run_dir / stored["trace"])
+        bench.stop.check()
 
 
 def _profile(bench: Bench, side: str, config: Config) -> dict[str, Any] | None:

@@ -31,6 +31,7 @@ from autotune_spaces.base import Config, Scope
 from autotune_spaces.codec import decode, encode
 
 SEARCH_SHARE = 0.55  # of the budget's minutes; the rest is for confirmation, the loss check and traces
+FEWEST_TRIALS = 4  # tried however small the budget: an answer without a single trial is none
 PROMISING = 0.01  # log ratio; a gain below this is not put into the combined configuration
 PROCESS_PAIRS = 3  # fresh-process pairs a process knob's value is tried with
 
@@ -79,8 +80,8 @@ def _search_live(bench: Bench, observation: Observation, trials: list[Trial]) ->
 
 def _exhausted(bench: Bench, trials: Sequence[Trial]) -> bool:
     """Budget or plateau: the search is over."""
-    spent = bench.journal.elapsed_s >= SEARCH_SHARE * bench.spec.budget.minutes * 60
-    return spent or len(trials) >= bench.spec.budget.trials or plateau(trials)
+    late = bench.journal.elapsed_s >= SEARCH_SHARE * bench.spec.budget.minutes * 60
+    return (late and len(trials) >= FEWEST_TRIALS) or len(trials) >= bench.spec.budget.trials or plateau(trials)
 
 
 def _union(trials: Sequence[Trial]) -> dict:

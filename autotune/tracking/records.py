@@ -12,6 +12,7 @@ from pathlib import Path
 from autotune.job.configs import in_words, key_of
 from autotune.job.spec import JobSpec
 from autotune.results import Anatomy, Observation, Result, Trial
+from autotune.secrets import mask_command
 from autotune.tracking.base import Tracker
 from autotune_spaces.base import Value
 
@@ -19,7 +20,7 @@ from autotune_spaces.base import Value
 def begin(tracker: Tracker, spec: JobSpec, run_dir: Path) -> None:
     """Open the study (parent run)."""
     params = {
-        "command": " ".join(spec.command), "search_space": spec.search_space.preset, "objective": spec.objective,
+        "command": " ".join(mask_command(spec.command)), "search_space": spec.search_space.preset, "objective": spec.objective,
         "planned_steps": spec.planned_steps, "budget.minutes": spec.budget.minutes, "budget.trials": spec.budget.trials,
     }
     tracker.start_study(spec.digest(), spec.name, params, {"autotune.run_dir": str(run_dir)})
@@ -43,6 +44,11 @@ def record_trial(tracker: Tracker, trial: Trial, defaults: Mapping[str, Value]) 
     metrics |= {"wall_s": trial.wall_s, "settle_s": trial.settle_s}
     tags = {"autotune.state": trial.state, "autotune.origin": trial.origin, "autotune.reason": trial.reason}
     tracker.trial(key_of(trial.config), f"{trial.number:03d} {in_words(trial.config)}", _params(trial.config, defaults), metrics, tags)
+
+
+def record_trace(tracker: Tracker, trial: Trial, path: Path) -> None:
+    """A trial's profiler trace."""
+    tracker.trial_artifact(key_of(trial.config), path, "traces")
 
 
 def record_result(tracker: Tracker, result: Result, run_dir: Path) -> None:

@@ -33,7 +33,7 @@ def test_ctrl_c_saves_and_the_same_command_carries_on(tmp_path: Path) -> None:
     assert len(job.result["trials"]) == len(numbers)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 8))])
 def test_killed_at_any_moment_it_resumes(seed: int, tmp_path: Path) -> None:
     job = make_job(tmp_path / "job", "python own_modules.py")
     entries = random.Random(seed).randint(1, 4)

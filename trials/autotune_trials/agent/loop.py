@@ -22,12 +22,15 @@ from typing import Any
 from autotune_spaces import knobs as knob_registry
 from autotune_trials import marking
 from autotune_trials.agent import log
+from autotune_trials.agent.blocks import LiveMode
 from autotune_trials.agent.channel import Channel
 from autotune_trials.agent.entries import is_out_of_memory
 from autotune_trials.agent.facts import loss_module, rank
 from autotune_trials.agent.live import LiveJobControl
 from autotune_trials.agent.loss import LossMeter, NormProbe
+from autotune_trials.agent.modes import Mode
 from autotune_trials.agent.patches import PatchSet, backward, compiling, modules, optimizer, seeds, settings, transfer
+from autotune_trials.agent.recording import RecordMode
 from autotune_trials.measure.clock import (
     AWAY,
     BACKWARD,
@@ -66,8 +69,6 @@ class Agent:
     """One a process. Its attributes are what :mod:`facts` and the modes read."""
 
     def __init__(self, torch: Any, config: SessionConfig) -> None:
-        from autotune_trials.agent.modes import mode_for
-
         self.torch, self.config = torch, config
         self.pid = os.getpid()
         self.stopped = False
@@ -648,6 +649,21 @@ class Agent:
             yield
         finally:
             self.clock.resume()
+
+
+def mode_for(name: str) -> type[Mode]:
+    """The class for SessionConfig.mode.
+
+    Raises:
+        ValueError: no such mode.
+    """
+    if name == "live":
+        return LiveMode
+    if name in ("fixed", "profile"):
+        return RecordMode
+    if name == "launch":
+        return Mode
+    raise ValueError(f"mode is {name!r}, expected live, fixed, profile or launch")
 
 
 def _path(directory: str) -> Any:

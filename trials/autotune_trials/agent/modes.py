@@ -47,25 +47,6 @@ class Mode:
         """The job dies of an exception."""
 
 
-def mode_for(name: str) -> type[Mode]:
-    """The class for SessionConfig.mode.
-
-    Raises:
-        ValueError: no such mode.
-    """
-    if name == "live":
-        from autotune_trials.agent.blocks import LiveMode
-
-        return LiveMode
-    if name in ("fixed", "profile"):
-        from autotune_trials.agent.recording import RecordMode
-
-        return RecordMode
-    if name == "launch":
-        return Mode
-    raise ValueError(f"mode is {name!r}, expected live, fixed, profile or launch")
-
-
 def hello(agent: Any) -> Any:
     """The first message of this process."""
     from autotune_spaces.machine import probe

@@ -64,11 +64,12 @@ def test_a_finished_run_is_shown_again_and_fresh_moves_it_aside(tmp_path: Path) 
     assert other.returncode == 2
     assert "--fresh" in other.stderr
     process = job.start("--fresh")
-    wait_until(lambda: any(e["kind"] == "observation" for e in job.journal()), 90, "the new run's observation")
+    moved = job.folder / "autotune-runs" / "job.1"
+    wait_until(lambda: moved.exists() and job.journal(), 60, "the new run to have begun")
     second = job.run()  # while the first one works
     assert second.returncode == 2
     assert "another autotune run" in second.stderr
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 130
-    assert (job.folder / "autotune-runs" / "job.1" / "result.json").exists(), "moved aside, not deleted"
+    assert (moved / "result.json").exists(), "moved aside, not deleted"

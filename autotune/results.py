@@ -94,11 +94,24 @@ class Confirmation:
     reason: str
     baseline_anatomy: Anatomy | None = None
     anatomy: Anatomy | None = None
+    too_noisy: bool = False  # not adopted because the interval stayed too wide, not because there is no gain
+    required_blocks: int | None = None  # where too_noisy: what would be enough; None: more will not help
+
+
+@dataclass(frozen=True)
+class MetricVerdict:
+    """A metric of the user's own (``autotune.metric`` or a pattern on the job's output), checked like the loss."""
+
+    name: str
+    verdict: str  # "unchanged", "changed", "undecided", "not-judged"
+    reason: str
+    margin: float | None = None  # in the metric's own unit
+    largest_difference: float | None = None
 
 
 @dataclass(frozen=True)
 class LossVerdict:
-    verdict: str  # "unchanged", "changed", "undecided", "not-needed"
+    verdict: str  # "unchanged", "changed", "undecided", "no-proof" (the baseline's own loss cannot show it), "not-needed"
     reason: str
     pairs: int
     steps: int
@@ -107,6 +120,8 @@ class LossVerdict:
     numerics: str = "exact"
     baseline_curve: Mapping[int, float] = field(default_factory=dict)  # samples consumed -> mean loss
     candidate_curve: Mapping[int, float] = field(default_factory=dict)
+    metrics: tuple[MetricVerdict, ...] = ()
+    config: Mapping[str, Value] = field(default_factory=dict)  # what was compared with the baseline
 
 
 @dataclass(frozen=True)
@@ -148,10 +163,12 @@ class Result:
     environment: Mapping[str, Any]
     traces: Mapping[str, str] = field(default_factory=dict)  # "baseline", "winner" -> path within the run directory
     operators: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
+    disturbed: int = 0  # windows measured again because the machine was busy with something else
+    disturbed_why: str = ""  # what it was, the last time
     schema_version: int = RESULT_SCHEMA_VERSION
 
 
 __all__ = [
-    "Anatomy", "Confirmation", "Interval", "KnobGain", "LossVerdict", "Observation", "Rejected", "Result", "Trial",
+    "Anatomy", "Confirmation", "Interval", "KnobGain", "LossVerdict", "MetricVerdict", "Observation", "Rejected", "Result", "Trial",
     "Window", "RESULT_SCHEMA_VERSION",
 ]

@@ -4,24 +4,25 @@
                                                  │           │
                                           not faster      changed or undecided
                                                  ▼           ▼
-                                         next finalist   the same without the knob most likely to have done it
+                                         next finalist   the same without the knobs that did it
 
 Everything measured is in the journal before it is used, so the same call again carries on where a dead one stopped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from autotune.job.configs import in_words, key_of, without
+from autotune.job.configs import in_words, key_of, normalise, without
 from autotune.results import Confirmation, Interval, KnobGain, LossVerdict, Observation, Rejected, Result, Trial
 from autotune.secrets import mask_command
 from autotune.stages.bench import Bench
 from autotune.stages.confirm import VARIANTS, confirm, finalists, simplify
 from autotune.stages.converge import converge
+from autotune.stages.culprit import culprits
 from autotune.stages.explain import explain, trace_trials
 from autotune.stages.observe import observe
 from autotune.stages.pairs import Pairs
@@ -56,6 +57,7 @@ def tune(bench: Bench) -> Result:
     proof = prove(bench, observation, trials)
     explanation = explain(bench, proof.winner)
     trace_trials(bench, trials)
+    disturbed = list(bench.journal.all("disturbed"))
     return Result(
         name=bench.spec.name,
         verdict="tuned" if proof.winner else "keep-baseline",
@@ -73,6 +75,8 @@ def tune(bench: Bench) -> Result:
         environment=environment(bench, observation),
         traces=explanation.traces,
         operators=explanation.operators,
+        disturbed=len(disturbed),
+        disturbed_why=disturbed[-1].data if disturbed else "",
     )
 
 
@@ -100,20 +104,39 @@ def prove(bench: Bench, observation: Observation, trials: Sequence[Trial]) -> Pr
         loss = converge(bench, config, pairs)
         if loss.verdict == "unchanged":
             return Proof(config, "faster, and the loss takes the same way", last, loss, gains, tuple(rejected))
-        rejected.append(Rejected(config, f"loss {loss.verdict}: {loss.reason}"))
-        queue = _milder(bench, config) + queue
+        found = culprits(bench, observation, config, pairs) if loss.verdict != "no-proof" else {}
+        rejected.append(Rejected(config, _why_not(loss, found)))
+        milder = (normalise(v, observation.defaults, bench.spec.search_space) for v in _milder(bench, config, loss, found))
+        queue = [*milder, *queue]
     reason = rejected[-1].reason if rejected else "every knob of the finalists went back: none gives anything by itself"
     return Proof({}, reason, last, loss, gains, tuple(rejected))
 
 
-def _milder(bench: Bench, config: Config) -> list[dict[str, Value]]:
-    """``config`` without the knob most likely to have changed the loss, then without all that can."""
+def _why_not(loss: LossVerdict, found: Mapping[str, LossVerdict]) -> str:
+    words = {"no-proof": "the loss can prove nothing", "changed": "loss changed", "undecided": "loss undecided"}
+    if not found:
+        return f"{words[loss.verdict]}: {loss.reason}"
+    name, alone = next(iter(found.items()))
+    others = f" (so does {', '.join(list(found)[1:])})" if len(found) > 1 else ""
+    return f"{words[loss.verdict]}, by {name}{others}: {alone.reason}"
+
+
+def _milder(
+    bench: Bench, config: Config, loss: LossVerdict, found: Mapping[str, LossVerdict]
+) -> list[dict[str, Value]]:
+    """What of ``config`` may still stand: without the culprits; if there is none, without the knob most likely to
+    have changed the loss, then without all that can."""
     space = bench.spec.search_space
     suspects = sorted((n for n in config if space[n].numerics is not Numerics.EXACT), key=lambda n: -space[n].numerics.severity)
-    variants = [without(config, suspects[0])] if suspects else []
-    if len(suspects) > 1:
-        variants.append(without(config, *suspects))
-    return [v for v in variants if v]
+    if found:
+        variants = [without(config, *found)]
+    elif loss.verdict == "no-proof":  # only what needs no moving loss can be shown to be the same
+        variants = [without(config, *suspects)] if suspects else []
+    else:
+        variants = [without(config, name) for name in suspects[:1]]
+        if len(suspects) > 1:
+            variants.append(without(config, *suspects))
+    return variants
 
 
 def _why_nothing(observation: Observation, trials: Sequence[Trial]) -> str:

@@ -29,6 +29,7 @@ class FixedRun:
     min_seconds: float = 0.0
     max_seconds: float = 0.0
     profile: bool = False
+    loss_scale: float | None = None  # float16: the scale to begin with; None: the usual one, which overflows at first
     label: str = ""  # for the session directory's name and the log: "confirm-b3"
 
 

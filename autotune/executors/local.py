@@ -13,9 +13,11 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from autotune.executors.base import Executor, FixedRun, LiveSession, SessionFailed
+from autotune.executors.output import read_metrics
 from autotune.job.command import placeholders
 from autotune.job.configs import live_choices, process_part
 from autotune.job.spec import JobSpec
@@ -78,6 +80,8 @@ class LocalExecutor(Executor):
             max_seconds=request.max_seconds,
             max_steps=max(request.steps, SessionConfig.max_steps),
             seed=None if self._takes_seed() else request.seed,
+            match_streams=not request.profile,
+            loss_scale=request.loss_scale,
             nvtx=request.profile,
         )
         process_config = process_part(request.config, self.spec.search_space)
@@ -85,9 +89,14 @@ class LocalExecutor(Executor):
         try:
             session.start()
             session.wait_hello()
-            return session.wait_record()
+            record = session.wait_record()
+            return replace(record, metrics={**record.metrics, **self._printed_metrics(session)})
         finally:
             finish(session)
+
+    def _printed_metrics(self, session: Session) -> dict[str, tuple[float, ...]]:
+        patterns = {name: metric.pattern for name, metric in self.spec.convergence.metrics.items() if metric.pattern}
+        return read_metrics((session.paths.stdout, session.paths.stderr), patterns)
 
     def close(self) -> None:
         for session in self._open:

@@ -16,15 +16,16 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 
 from autotune.errors import InputError
 from autotune.job import command as commands
 from autotune.job.mistakes import Mistake, nearest, to_error
+from autotune.job.schema import Convergence as ParsedConvergence
 from autotune.job.schema import JobFile, shown
-from autotune.job.spec import Budget, Constraints, Convergence, ExecutorSpec, JobSpec, SearchSpace, Tracking
+from autotune.job.spec import Budget, Constraints, Convergence, ExecutorSpec, JobSpec, Metric, SearchSpace, Tracking
 from autotune.job.yaml_lines import Document, Place, YamlMistake, read_text, read_yaml
 
 MIN_FREE_MIB = 64  # journal, logs and two traces of a small run
@@ -171,7 +172,10 @@ def _mistake(detail: Mapping[str, Any]) -> Mistake:
 def _keys(place: Place) -> list[str]:
     model: Any = JobFile
     for part in place:
-        model = model.model_fields[part].annotation
+        if get_origin(model) is dict:  # names of the user's own, each with a model
+            model = get_args(get_args(model)[1])[0]
+        else:
+            model = model.model_fields[part].annotation
     return list(model.model_fields)
 
 
@@ -264,7 +268,7 @@ def _spec(
         objective=parsed.objective,
         planned_steps=parsed.planned_steps,
         constraints=Constraints(**parsed.constraints.model_dump()),
-        convergence=Convergence(**parsed.convergence.model_dump()),
+        convergence=_convergence(parsed.convergence),
         budget=Budget(**parsed.budget.model_dump()),
         executor=ExecutorSpec(parsed.executor),
         tracking=Tracking(_beside(parsed.tracking.uri, source.parent), parsed.tracking.experiment),
@@ -273,6 +277,11 @@ def _spec(
         startup_timeout_s=parsed.startup_timeout_s,
         source=source,
     )
+
+
+def _convergence(parsed: ParsedConvergence) -> Convergence:
+    metrics = {name: Metric(m.pattern, m.tolerance) for name, m in parsed.metrics.items()}
+    return Convergence(parsed.tolerance, parsed.steps, metrics)
 
 
 def _beside(uri: str | None, home: Path) -> str | None:

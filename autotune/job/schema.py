@@ -10,7 +10,7 @@ import math
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from autotune.job.mistakes import listing, nearest
@@ -123,6 +123,31 @@ def _tolerance(value: object) -> float:
     return number
 
 
+def _own_tolerance(value: object) -> float | None:
+    return None if value is None else _tolerance(value)
+
+
+def _metric(value: object) -> object:
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        return {"pattern": value}
+    if not isinstance(value, (dict, Metric)):
+        raise wrong(f"a metric is {shown(value)}", "a regular expression with one group, or pattern and tolerance")
+    return value
+
+
+def _pattern(value: str) -> str:
+    expected = "a regular expression whose one group is the number: val_acc=([0-9.]+)"
+    try:
+        groups = re.compile(value).groups
+    except re.error as error:
+        raise wrong(f"pattern {shown(value)} is no regular expression: {error}", expected) from None
+    if value and groups != 1:
+        raise wrong(f"pattern {shown(value)} has {groups} groups", expected)
+    return value
+
+
 def _uri(value: object) -> str | None:
     if value is None or value == "none":
         return None
@@ -162,6 +187,20 @@ class Constraints(_Model):
     )
 
 
+class Metric(_Model):
+    """A metric of the job's own that has to stay the same, too."""
+
+    pattern: Annotated[str, AfterValidator(_pattern)] = Field(
+        "",
+        description="Regular expression searched in each line of the job's output; its group is the number. "
+        "Default: the job calls autotune.metric(NAME, value).",
+        examples=["val_acc=([0-9.]+)"],
+    )
+    tolerance: Annotated[float | None, PlainValidator(_own_tolerance, json_schema_input_type=float | str | None)] = Field(
+        None, description="Share of the metric by which it may differ. Default: the loss's tolerance."
+    )
+
+
 class Convergence(_Model):
     """How closely the loss curve must stay the same."""
 
@@ -169,6 +208,11 @@ class Convergence(_Model):
         0.01, description="Share of the loss by which it may differ, such as 1% or 0.01.", examples=["1%"]
     )
     steps: int = Field(240, ge=40, le=100_000, description="Optimizer steps over which seeded runs are compared.")
+    metrics: dict[str, Annotated[Metric, BeforeValidator(_metric)]] = Field(
+        default_factory=dict,
+        description="Metrics of the job's own that have to stay the same, too: a name, and a pattern on the job's output.",
+        examples=[{"val_acc": "val_acc=([0-9.]+)"}],
+    )
 
 
 class Budget(_Model):

@@ -23,9 +23,18 @@ class Constraints:
 
 
 @dataclass(frozen=True)
+class Metric:
+    """A metric of the job's own that has to stay the same, too."""
+
+    pattern: str = ""  # regular expression on a line of the job's output; "": the job calls autotune.metric()
+    tolerance: float | None = None  # share of the metric; None: the loss's
+
+
+@dataclass(frozen=True)
 class Convergence:
     tolerance: float = 0.01  # share of the loss; "1%" in the file
     steps: int = 240  # optimizer steps each seeded run is compared over
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

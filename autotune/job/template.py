@@ -61,7 +61,7 @@ search_space: auto
 # constraints: {{device_memory_fraction: {limits.device_memory_fraction:g}, host_memory_gib: 16}}
 
 # {Convergence.__doc__}
-# convergence: {{tolerance: {loss.tolerance:.0%}, steps: {loss.steps}}}
+# convergence: {{tolerance: {loss.tolerance:.0%}, steps: {loss.steps}, metrics: {{val_acc: 'val_acc=([0-9.]+)'}}}}
 
 # {Budget.__doc__}
 budget: {{minutes: {budget.minutes:g}, trials: {budget.trials}}}

@@ -20,7 +20,10 @@ PHASE_WORDS = {
     "data": "waiting for data", "to_device": "copy to device", "forward": "forward", "backward": "backward",
     "optimizer": "optimizer", "other": "other",
 }
-NOT_CERTIFIED = "Not certified: the same final quality, or anything that shows only after these steps."
+LOSS_TITLES = {
+    "unchanged": "Loss unchanged", "changed": "Loss changed", "undecided": "Loss check undecided",
+    "no-proof": "Loss check impossible", "not-needed": "Loss check not needed",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -118,29 +121,19 @@ def _tried(result: Result) -> str:
 
 def tried(result: Result) -> str:
     """``18 configurations were tried (3 pruned, 1 infeasible) in 6 min 12 s``"""
-    return f"{_tried(result) if result.trials else 'no configuration was tried'} in {words.duration_words(result.wall_s)}"
+    said = f"{_tried(result) if result.trials else 'no configuration was tried'} in {words.duration_words(result.wall_s)}"
+    if not result.disturbed:
+        return said
+    windows = words.plural(result.disturbed, "window") + (" was" if result.disturbed == 1 else " were")
+    return f"{said}; {windows} measured again ({words.clean(result.disturbed_why)})"
 
 
 def loss_story(result: Result) -> LossStory:
+    """What was certified and what was not, in the words of :func:`~autotune.verdict.words.certificate`."""
     loss = result.loss
-    reason = sentence(loss.reason)
-    runs = words.plural(loss.pairs, "pair") + " of seeded runs" if loss.pairs > 0 else "seeded runs"
-    over = f"over {words.plural(loss.steps, 'step')} each" if loss.steps > 0 else "over the steps compared"
-    if loss.verdict == "unchanged" and words.known(loss.margin) and words.known(loss.largest_difference):
-        certified, _, rest = certificate(loss).partition("Not certified:")
-        return LossStory("Loss unchanged", words.clean(certified), f"Not certified: {words.clean(rest)}" if rest else NOT_CERTIFIED, True)
-    if loss.verdict == "unchanged":
-        return LossStory("Loss unchanged", f"Certified: the same early trajectory, in {runs}, {over}. {reason}".strip(), NOT_CERTIFIED, True)
-    if loss.verdict == "changed":
-        # a difference in settings is found before any step is compared
-        seen = f" Seen in {runs}, {over}." if loss.steps > 0 else ""
-        return LossStory("Loss changed", f"{reason or 'The loss left the margin.'}{seen}", "", False)
-    if loss.verdict == "undecided":
-        said = f"Shown neither the same nor different in {runs}, {over}. {reason}".strip()
-        return LossStory("Loss check undecided", said, NOT_CERTIFIED if tuned(result) else "", False)
-    if loss.verdict == "not-needed":
-        return LossStory("Loss check not needed", reason or "Nothing is changed.", "", True)
-    return LossStory(f"Loss {words.clean(loss.verdict)}", reason, "", False)
+    title = LOSS_TITLES.get(loss.verdict, f"Loss {words.clean(loss.verdict)}")
+    said, mark, limit = words.clean(certificate(loss)).partition("Not certified:")
+    return LossStory(title, said.strip(), f"{mark}{limit}", loss.verdict in ("unchanged", "not-needed"))
 
 
 def changes(result: Result) -> list[Change]:

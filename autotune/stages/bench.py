@@ -6,7 +6,7 @@ import json
 import re
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,6 +68,29 @@ class Bench:
     run_dir: Path
     seed: int = 0
     stop: Stop = field(default_factory=Stop)
+
+    def out_of_time(self) -> bool:
+        """The budget's minutes are used up: nothing optional is begun any more."""
+        return self.journal.elapsed_s >= self.spec.budget.minutes * 60
+
+    def note_disturbed(self, where: str, why: str) -> None:
+        """A window is measured again because something else ran; counted in the result."""
+        self.journal.append("disturbed", where, why)
+        self.progress.note(f"{where}: {why}; measured again")
+
+    def recorded(self, key: str, label: str, measure: Callable[[], Record]) -> Record:
+        """The fixed run stored under ``key`` by an earlier process of this run, else what ``measure`` gives now.
+
+        Raises:
+            Interrupted: the user asked to stop.
+        """
+        stored = self.journal.find("run", key)
+        record = self.load_record(stored["record"]) if stored else None
+        if record is None:
+            record = measure()
+            self.journal.append("run", key, {"record": self.keep_record(label, record)})
+        self.stop.check()
+        return record
 
     def keep_record(self, label: str, record: Record) -> str:
         """Store a fixed run's record; returns its file name, to be put in the journal."""

@@ -10,15 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of, process_part, without
 from autotune.results import Confirmation, Interval, KnobGain, Observation, Trial
 from autotune.stages.bench import Bench
 from autotune.stages.live import BlockFailed, LiveComparison
-from autotune.stages.observe import explain_failure
 from autotune.stages.pairs import Pairs
-from autotune.verdict.speedup import LogRatio, decide, noise_of
+from autotune.verdict.speedup import LogRatio, choose, decide, noise_of
 from autotune_spaces.base import Config, Scope, Value
 from autotune_spaces.codec import decode, encode
 
@@ -30,12 +28,14 @@ FRESH_DROP_PAIRS = 3
 
 
 def finalists(trials: Sequence[Trial]) -> list[dict[str, Value]]:
-    """The fastest configurations of the search, best first, that are ahead by more than the minimum gain."""
-    ahead = [
-        t for t in trials
-        if t.state == "complete" and t.log_ratio is not None and t.log_ratio < -math.log1p(MINIMUM_GAIN)
-    ]
-    return [dict(t.config) for t in sorted(ahead, key=lambda t: t.log_ratio or 0.0)[:FINALISTS]]
+    """The fastest configurations of the search that are ahead by more than the minimum gain, best first; of those
+    within the minimum gain of the best, the smallest change first."""
+    ahead = [(t, t.speedup) for t in trials if t.state == "complete" and t.speedup is not None and t.speedup > 1 + MINIMUM_GAIN]
+    chosen: list[dict[str, Value]] = []
+    while ahead and len(chosen) < FINALISTS:
+        trial, _ = ahead.pop(choose([speedup for _, speedup in ahead], [len(t.config) for t, _ in ahead]))
+        chosen.append(dict(trial.config))
+    return chosen
 
 
 def simplify(bench: Bench, observation: Observation, config: Config, trials: Sequence[Trial]) -> tuple[dict[str, Value], tuple[KnobGain, ...]]:
@@ -65,7 +65,7 @@ def confirm(bench: Bench, config: Config, pairs: Pairs) -> Confirmation:
     """Fresh processes until the interval decides, or the looks are used up.
 
     Raises:
-        BaselineError: the job cannot be timed.
+        BaselineError: the unchanged job fails, or cannot be timed.
     """
     bench.progress.stage("confirm", "fresh processes, baseline and candidate in turn")
     look = 0
@@ -73,14 +73,15 @@ def confirm(bench: Bench, config: Config, pairs: Pairs) -> Confirmation:
         try:
             pairs.ensure(LOOKS[look])
         except SessionFailed as failure:
-            return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, f"a run failed ({failure})")
+            return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, f"it failed twice in a fresh process ({failure})")
         decision = decide(pairs.log_speedups(), look=look, looks=LOOKS, finalists=VARIANTS, minimum_gain=MINIMUM_GAIN)
         if decision.state != "continue":
             break
         look += 1
     before, after = pairs.anatomies()
     confirmation = Confirmation(
-        config, decision.interval, len(pairs.log_speedups()), decision.state == "adopt", decision.reason, before, after
+        config, decision.interval, len(pairs.log_speedups()), decision.state == "adopt", decision.reason, before, after,
+        decision.too_noisy, decision.required_blocks,
     )
     bench.progress.confirmed(confirmation)
     return confirmation
@@ -98,7 +99,7 @@ def _without(config: Config, name: str, observation: Observation, bench: Bench) 
 
 
 def _gain(bench: Bench, live: LiveComparison, config: Config, name: str) -> LogRatio | None:
-    """log(cost without the knob / cost with it); None if without it the job cannot run."""
+    """log(cost without the knob / cost with it); None if one of the two could not be measured."""
     rest = without(config, name)
     try:
         if bench.spec.search_space[name].scope is Scope.LIVE:
@@ -106,14 +107,8 @@ def _gain(bench: Bench, live: LiveComparison, config: Config, name: str) -> LogR
         live.close()  # two processes of the job side by side would spoil both
         pairs = Pairs(bench, config, rest, label=f"drop-{name}")
         pairs.ensure(FRESH_DROP_PAIRS)
-    except BlockFailed:
+    except (BlockFailed, SessionFailed):  # twice, in a fresh process
         return None
-    except BaselineError:
-        raise
-    except SessionFailed as failure:
-        if failure.kind == "oom":
-            return None
-        raise explain_failure(bench, failure) from failure
     ratios = pairs.log_speedups()
     error = noise_of([math.exp(r) for r in ratios]) / math.sqrt(len(ratios))
     return LogRatio(sum(ratios) / len(ratios), error, len(ratios))
@@ -140,7 +135,7 @@ def _start_up_s(bench: Bench, name: str, config: Config, trials: Sequence[Trial]
 def _worth(bench: Bench, observation: Observation, gain: LogRatio | None, start_up_s: float) -> tuple[bool, str, int | None]:
     """(keep, reason, steps until the start-up cost is paid back)."""
     if gain is None:
-        return True, "the job does not run without it", None
+        return True, "the job could not be measured without it", None
     factor = math.exp(gain.estimate)
     if gain.estimate < math.log1p(MINIMUM_GAIN) or gain.estimate < 2 * gain.sigma:
         return False, f"gives {factor:.2f}x by itself, within the noise or below {MINIMUM_GAIN:.0%}", None

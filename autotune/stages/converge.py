@@ -2,63 +2,171 @@
 
 Baseline and candidate run with the same seeds in fresh processes; their losses are compared pair by pair. First the
 fingerprint (no training needed): settings that the knobs did not declare must be the same. Then the curves: unchanged,
-changed, or undecided, which asks for more pairs and in the end is not adopted.
+changed, or undecided, which asks for more pairs, once for twice the steps, and in the end is not adopted. The job's own
+metrics are checked in the same way.
 
 What is certified is the same early trajectory over these steps and seeds; never the same final quality.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import numerics_of
-from autotune.results import LossVerdict
+from autotune.job.spec import Metric
+from autotune.results import LossVerdict, MetricVerdict
 from autotune.stages.bench import Bench
-from autotune.stages.pairs import Pairs
-from autotune.verdict.loss import LossDecision, compare, fingerprint_differences, loss_run, next_look
+from autotune.stages.pairs import Pairs, SharedBaseline
+from autotune.verdict.loss import RULES, LossDecision, LossRun, compare, fingerprint_differences, loss_run, next_look
+from autotune.verdict.metrics import compare_metric
 from autotune_spaces.base import Config, Numerics
+from autotune_trials.protocol import Record
+
+SHOWN_DIFFERENCES = 4  # settings named in the reason; the rest is counted
+
+
+class SeededRuns(Protocol):
+    """Runs of both sides by seed, made on demand: :class:`~autotune.stages.pairs.Pairs`, or a bench of known truth."""
+
+    reference: dict[int, Record]
+    candidate: dict[int, Record]
+
+    def ensure(self, pairs: int) -> None: ...
+
+    def repeat_reference(self, seed: int) -> Record: ...
+
+    def lengthen(self, steps: int) -> bool: ...
+
+    def float16_gradient(self) -> tuple[float, float] | None: ...
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What has to be shown."""
+
+    numerics: str  # "exact", "rounding", "random-stream", "statistical"
+    tolerance: float = 0.01
+    steps: int = 240
+    declared: Collection[str] = ()  # settings the knobs may change: see verdict.fingerprint
+    metrics: Mapping[str, Metric] = field(default_factory=dict)  # those the user asked for
 
 
 def converge(bench: Bench, config: Config, pairs: Pairs) -> LossVerdict:
     """Compare the losses of ``pairs``, adding pairs until the rule decides."""
     bench.progress.stage("converge", "paired seeded runs")
-    numerics = numerics_of(config, bench.spec.search_space)
-    differences = _fingerprint(bench, config, pairs)
-    if differences:
-        verdict = LossVerdict("changed", "settings differ that no knob declares: " + "; ".join(differences[:4]), 1, 0, numerics=numerics.value)
-    else:
-        verdict = _compare(bench, config, pairs, numerics)
+    verdict = replace(check_loss(pairs, asked(bench, config)), config=dict(config))
     bench.progress.loss(verdict, config)
     return verdict
 
 
-def _fingerprint(bench: Bench, config: Config, pairs: Pairs) -> list[str]:
-    declared = {path for name in config for path in bench.spec.search_space[name].declares}
-    seed = min(pairs.reference)
-    return fingerprint_differences(pairs.reference[seed].fingerprint, pairs.candidate[seed].fingerprint, declared)
+def converge_alone(bench: Bench, config: Config, pairs: Pairs, label: str) -> LossVerdict:
+    """The same for a part of the configuration, against the baseline runs ``pairs`` has: a quick look."""
+    shared = SharedBaseline(pairs, config, label)
+    return replace(check_loss(shared, asked(bench, config), most_pairs=len(pairs.reference)), config=dict(config))
 
 
-def _compare(bench: Bench, config: Config, pairs: Pairs, numerics: Numerics) -> LossVerdict:
-    repeat = loss_run(pairs.repeat_reference(min(pairs.reference))) if numerics is not Numerics.STATISTICAL else None
+def asked(bench: Bench, config: Config) -> Asked:
+    """What ``config`` has to show, from its knobs and the job file."""
+    space, convergence = bench.spec.search_space, bench.spec.convergence
+    declared = {path for name in config for path in space[name].declares}
+    numerics = numerics_of(config, space).value
+    return Asked(numerics, convergence.tolerance, convergence.steps, declared, convergence.metrics)
+
+
+def check_loss(runs: SeededRuns, asked: Asked, *, most_pairs: int | None = None) -> LossVerdict:
+    """The verdict on ``runs``.
+
+    Args:
+        most_pairs: no more pairs than this; None: up to the rule's last look, then once more with twice the steps.
+    """
+    verdict, float16 = _undecided(asked, "no run was made", 0), None
+    try:
+        runs.ensure(1)
+        differences = _fingerprint(runs, asked.declared)
+        if differences:
+            return LossVerdict("changed", f"settings differ that no knob declares: {differences}", 1, 0, numerics=asked.numerics)
+        float16 = runs.float16_gradient()
+        verdict = _look_by_look(runs, asked, asked.steps, float16, most_pairs)
+        if verdict.verdict == "undecided" and most_pairs is None and runs.lengthen(2 * asked.steps):
+            verdict = _look_by_look(runs, asked, 2 * asked.steps, float16, None)
+    except SessionFailed as failure:
+        return replace(verdict, verdict="undecided", reason=f"a further run failed ({failure})", pairs=len(runs.candidate))
+    return verdict
+
+
+def _undecided(asked: Asked, reason: str, pairs: int) -> LossVerdict:
+    return LossVerdict("undecided", reason, pairs, 0, numerics=asked.numerics)
+
+
+def _fingerprint(runs: SeededRuns, declared: Collection[str]) -> str:
+    """Undeclared differences in words; "" if there are none."""
+    seed = min(runs.reference)
+    found = fingerprint_differences(runs.reference[seed].fingerprint, runs.candidate[seed].fingerprint, declared)
+    more = f"; and {len(found) - SHOWN_DIFFERENCES} more" if len(found) > SHOWN_DIFFERENCES else ""
+    return "; ".join(found[:SHOWN_DIFFERENCES]) + more
+
+
+def _look_by_look(
+    runs: SeededRuns, asked: Asked, steps: int, float16: tuple[float, float] | None, most_pairs: int | None
+) -> LossVerdict:
     while True:
-        have = len(pairs.reference)
-        further = next_look(have, numerics.value)
-        decision = compare(
-            {s: loss_run(r) for s, r in pairs.reference.items()},
-            {s: loss_run(r) for s, r in pairs.candidate.items()},
-            numerics.value, tolerance=bench.spec.convergence.tolerance, steps=bench.spec.convergence.steps,
-            baseline_repeat=repeat, last_look=further is None,
-        )
-        if decision.state != "more-pairs" or further is None:
-            return _verdict(decision)
-        try:
-            pairs.ensure(further)
-        except SessionFailed as failure:
-            return LossVerdict("undecided", f"a further run failed ({failure})", have, decision.steps, numerics=numerics.value)
+        have = len(runs.reference)
+        further = next_look(have, asked.numerics)
+        if most_pairs is not None and (further or 0) > most_pairs:
+            further = None
+        decision = _compare(runs, asked, steps, float16, last=further is None)
+        metrics = _metrics(runs, asked, decision) if decision.state == "unchanged" else ()
+        waiting = decision.state == "more-pairs" or any(m.verdict == "undecided" for m in metrics)
+        if not waiting or further is None:
+            return _verdict(decision, metrics, asked.metrics)
+        runs.ensure(further)
 
 
-def _verdict(decision: LossDecision) -> LossVerdict:
-    word = {"unchanged": "unchanged", "changed": "changed"}.get(decision.state, "undecided")
-    return LossVerdict(
-        word, decision.reason, decision.pairs, decision.steps, decision.margin, decision.largest_difference,
-        decision.numerics_used, decision.baseline_curve, decision.candidate_curve,
-    )
+def _compare(
+    runs: SeededRuns, asked: Asked, steps: int, float16: tuple[float, float] | None, last: bool
+) -> LossDecision:
+    if not runs.reference:
+        return compare({}, {}, asked.numerics, last_look=last)
+    repeated = asked.numerics != Numerics.STATISTICAL.value
+    return compare(
+        {s: loss_run(r) for s, r in runs.reference.items()},
+        {s: _candidate(r, float16) for s, r in runs.candidate.items()},
+        asked.numerics, tolerance=asked.tolerance, steps=steps, last_look=last,
+        baseline_repeat=loss_run(runs.repeat_reference(min(runs.reference))) if repeated else None,
+    )  # fmt: skip
+
+
+def _candidate(record: Record, float16: tuple[float, float] | None) -> LossRun:
+    run = loss_run(record)
+    return run if float16 is None else replace(run, gradient_error=float16[0], gradient_error_allowed=float16[1])
+
+
+def _metrics(runs: SeededRuns, asked: Asked, decision: LossDecision) -> tuple[MetricVerdict, ...]:
+    """Every metric the job reported, and those the user asked for whether reported or not."""
+    names = dict.fromkeys([*asked.metrics, *(n for r in runs.reference.values() for n in r.metrics)])
+    rule = RULES.get(decision.numerics_used, RULES["random-stream"])
+    found = []
+    for name in names:
+        tolerance = asked.metrics.get(name, Metric()).tolerance or asked.tolerance
+        sides = [{s: r.metrics.get(name, ()) for s, r in side.items()} for side in (runs.reference, runs.candidate)]
+        found.append(compare_metric(name, *sides, tolerance=tolerance * rule.tolerance_factor, looks=rule.looks))
+    return tuple(found)
+
+
+def _verdict(decision: LossDecision, metrics: tuple[MetricVerdict, ...], wanted: Collection[str]) -> LossVerdict:
+    verdict = LossVerdict(
+        {"more-pairs": "undecided"}.get(decision.state, decision.state), decision.reason, decision.pairs, decision.steps,
+        decision.margin, decision.largest_difference, decision.numerics_used, decision.baseline_curve,
+        decision.candidate_curve, metrics,
+    )  # fmt: skip
+    for state, said in (("changed", "takes another way"), ("undecided", "is neither clearly the same nor different")):
+        against = [m for m in metrics if m.verdict == state]
+        if against:
+            return replace(verdict, verdict=state, reason=f"{against[0].name} {said}: {against[0].reason}")
+    unjudged = [m for m in metrics if m.verdict == "not-judged" and m.name in wanted]
+    if unjudged:
+        return replace(verdict, verdict="undecided", reason=f"{unjudged[0].name} cannot be judged: {unjudged[0].reason}")
+    return verdict

@@ -16,7 +16,7 @@ from types import TracebackType
 
 from autotune.errors import BaselineError
 from autotune.executors.base import LiveSession, SessionFailed
-from autotune.job.configs import key_of, live_choices
+from autotune.job.configs import in_words, key_of, live_choices
 from autotune.results import Anatomy
 from autotune.stages.bench import Bench
 from autotune.verdict.speedup import LogRatio, live_log_ratio, pooled
@@ -105,6 +105,7 @@ class LiveComparison:
             if why is None or self.disturbed_blocks >= MOST_REMEASURED:
                 break
             self.disturbed_blocks += 1
+            self.bench.note_disturbed(f"live block of {in_words(config)}", why)
             report = self._measure(config, cached_batches)
         return report
 

@@ -11,20 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from autotune.errors import BaselineError
-from autotune.executors.base import FixedRun
+from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of
 from autotune.results import Anatomy
 from autotune.stages.bench import Bench
-from autotune.verdict.timing import anatomy, cost_per_sample, disturbed, drop_start, start_up_excess, warm_up_end
+from autotune.stages.fresh import FreshRuns
+from autotune.stages.observe import explain_failure
+from autotune.verdict.gradients import relative_error
+from autotune.verdict.timing import anatomy, cost_per_sample, drop_start, start_up_excess, warm_up_end
 from autotune_spaces.base import Config
 from autotune_trials.protocol import Record
-
-MIN_SECONDS = 4.0  # a timed block shorter than this is at the mercy of single scheduler hiccups (verdicts.md: 4-6 s)
-MIN_ITERATIONS = 30  # after warm-up; below this no block is timed
-CONFIRM_SHARE = 0.6  # of the whole budget: how long all runs of one confirmation may take together
-RUNS_OF_A_CONFIRMATION = 10  # five pairs, the first look
-SHORTEST_LIMIT_S = 60.0  # however small the budget: a machine that is busy for a moment must not cut a run short
 
 
 class Pairs:
@@ -32,7 +28,6 @@ class Pairs:
 
     Attributes:
         reference, candidate: seed -> record.
-        disturbed_runs: runs measured again because the machine was busy with something else.
     """
 
     def __init__(self, bench: Bench, candidate: Config, reference: Config, label: str) -> None:
@@ -40,14 +35,14 @@ class Pairs:
         self.configs = {"reference": dict(reference), "candidate": dict(candidate)}
         self.reference: dict[int, Record] = {}
         self.candidate: dict[int, Record] = {}
-        self.disturbed_runs = 0
+        self._fresh = FreshRuns(bench, bench.spec.convergence.steps)
 
     def ensure(self, pairs: int) -> None:
         """Have at least ``pairs`` pairs.
 
         Raises:
-            SessionFailed: a run of either side failed.
-            BaselineError: the job is too short to be timed.
+            SessionFailed: a run of the candidate failed, twice.
+            BaselineError: the unchanged job failed, twice, or is too short to be timed.
         """
         for seed in range(pairs):
             order = ("reference", "candidate") if seed % 2 == 0 else ("candidate", "reference")
@@ -59,6 +54,37 @@ class Pairs:
     def repeat_reference(self, seed: int) -> Record:
         """The reference once more with the same seed: is the job deterministic?"""
         return self._run("reference", seed, again=True)
+
+    def lengthen(self, steps: int) -> bool:
+        """From now on runs of at least ``steps`` steps; those that are shorter are forgotten and made again on demand.
+
+        False, with nothing changed, if the job ends before that or the budget's time is used up.
+        """
+        records = [*self.reference.values(), *self.candidate.values()]
+        if all(len(r.losses) >= steps for r in records):
+            return True
+        if any(r.ended_early for r in records) or self.bench.out_of_time():
+            return False
+        self._fresh.steps = steps
+        self.label = f"{self.label}-{steps}"
+        self.reference, self.candidate = {}, {}
+        return True
+
+    def float16_gradient(self) -> tuple[float, float] | None:
+        """Relative errors of the first gradient against the reference's: (the candidate's, bfloat16's).
+
+        None where the candidate is not float16, or the first step gave no gradient to compare. The candidate is run at
+        the loss scale it settled at: the first scale is too high on purpose and overflows.
+        """
+        if self.configs["candidate"].get("amp_dtype") != "float16" or not self.candidate:
+            return None
+        seed = min(self.candidate)
+        settled = self.candidate[seed].notes.get("loss_scale")
+        exact = self.reference[seed].gradient_sketch
+        half = self._first_steps("float16", self.configs["candidate"], seed, settled)
+        brain = self._first_steps("bfloat16", {**self.configs["candidate"], "amp_dtype": "bfloat16"}, seed, None)
+        errors = relative_error(exact, half.gradient_sketch), relative_error(exact, brain.gradient_sketch)
+        return None if errors[0] is None or errors[1] is None else (errors[0], errors[1])
 
     def log_speedups(self) -> list[float]:
         """log(time a sample of the reference / of the candidate), one a pair; positive is faster."""
@@ -84,37 +110,47 @@ class Pairs:
     def _run(self, side: str, seed: int, again: bool = False) -> Record:
         config = self.configs[side]
         key = "|".join([self.label, key_of(config), side, str(seed), "again" if again else ""])
-        stored = self.bench.journal.find("run", key)
-        record = self.bench.load_record(stored["record"]) if stored else None
-        if record is None:
-            record = self._measure(side, config, seed)
-            name = self.bench.keep_record(f"{self.label}-{side}-{seed}{'-again' if again else ''}", record)
-            self.bench.journal.append("run", key, {"record": name, "config": config, "seed": seed})
-        self.bench.stop.check()
-        return record
+        label = f"{self.label}-{side}-{seed}{'-again' if again else ''}"
 
-    def _measure(self, side: str, config: Config, seed: int) -> Record:
-        request = FixedRun(
-            config, seed, steps=self.bench.spec.convergence.steps, min_seconds=MIN_SECONDS,
-            max_seconds=self._longest_run_s(), label=f"{self.label}-{side}-{seed}",
-        )
-        record = self.bench.executor.run_fixed(request)
-        calm = [r.window for r in getattr(self, side).values()]
-        if disturbed(record.window, calm) is not None:
-            self.disturbed_runs += 1
-            record = self.bench.executor.run_fixed(request)
-        counted = len(record.window.times_s) - warm_up_end(record.window.times_s) if record.window.times_s else 0
-        if counted < MIN_ITERATIONS:
-            raise BaselineError(
-                f"the job ran {len(record.window.times_s)} optimizer steps, {counted} of them after warm-up",
-                where=" ".join(self.bench.spec.command), expected=f"at least {MIN_ITERATIONS} after warm-up to time it",
-                remedy="raise its number of epochs or steps in job.yaml's command, or budget.minutes if its steps are slow",
-            )
-        return record
+        def measure() -> Record:
+            calm = [r.window for r in getattr(self, side).values()]
+            try:
+                return self._fresh.run(config, seed, label, calm)
+            except SessionFailed as failure:
+                if config:
+                    raise
+                raise explain_failure(self.bench, failure) from failure
 
-    def _longest_run_s(self) -> float:
-        """Keeps a slow job within the budget: the window is then shorter than convergence.steps, and the result says so."""
-        return max(SHORTEST_LIMIT_S, CONFIRM_SHARE * self.bench.spec.budget.minutes * 60 / RUNS_OF_A_CONFIRMATION)
+        return self.bench.recorded(key, label, measure)
+
+    def _first_steps(self, name: str, config: Config, seed: int, loss_scale: float | None) -> Record:
+        label = f"{self.label}-gradient-{name}"
+        key = "|".join([label, key_of(config), str(seed)])
+        return self.bench.recorded(key, label, lambda: self._fresh.first_steps(config, seed, label, loss_scale))
+
+
+class SharedBaseline(Pairs):
+    """Another candidate against the baseline runs that ``pairs`` has already made: for the loss only, since the two
+    sides no longer stand side by side in time."""
+
+    def __init__(self, pairs: Pairs, candidate: Config, label: str) -> None:
+        super().__init__(pairs.bench, candidate, {}, label)
+        self._shared = pairs
+        self._fresh.steps = pairs._fresh.steps
+
+    def ensure(self, pairs: int) -> None:
+        """At most as many pairs as the shared baseline has."""
+        for seed in sorted(self._shared.reference)[:pairs]:
+            if seed not in self.candidate:
+                self.bench.progress.fixed_run(self.label, len(self.candidate) + 1, pairs, self.configs["candidate"])
+                self.candidate[seed] = self._run("candidate", seed)
+                self.reference[seed] = self._shared.reference[seed]
+
+    def repeat_reference(self, seed: int) -> Record:
+        return self._shared.repeat_reference(seed)
+
+    def lengthen(self, steps: int) -> bool:
+        return False
 
 
 def _anatomy(record: Record) -> Anatomy:

@@ -24,11 +24,11 @@ class Tracker(ABC):
     def trial_artifact(self, key: str, path: Path, folder: str = "") -> None: ...
 
     @abstractmethod
-    def study_metrics(self, metrics: Mapping[str, float]) -> None: ...
+    def trial_series(self, key: str, name: str, values: Mapping[int, float]) -> None:
+        """A step metric of a trial: the same name in two trials is drawn in one chart when they are compared."""
 
     @abstractmethod
-    def study_series(self, name: str, values: Mapping[int, float]) -> None:
-        """A step metric of the study, e.g. the baseline's loss curve: step -> value."""
+    def study_metrics(self, metrics: Mapping[str, float]) -> None: ...
 
     @abstractmethod
     def study_artifact(self, path: Path, folder: str = "") -> None: ...

@@ -197,8 +197,9 @@ class Sender:
             case "start": self._start(event)
             case "trial": self._trial(event)
             case "trial_artifact": self._artifact(self._key(event.key.partition("|")[0]), event)
+            case "trial_series": self._log(self.runs[self._key(event.data["trial"])], event, metrics=_points(event))
             case "artifact": self._artifact(self.study_key, event)
-            case "metrics" | "series": self._log(self.study_run_id, event, metrics=_points(event))
+            case "metrics": self._log(self.study_run_id, event, metrics=_points(event))
             case "finish": self._finish(event)
 
     def _key(self, key: str) -> str:
@@ -279,8 +280,8 @@ class Sender:
 
 def _points(event: Event, metrics: Mapping[str, Any] | None = None) -> tuple[tuple[str, float, int], ...]:
     """(name, value, step) of an event's metrics."""
-    if event.kind == "series":
-        return tuple((event.key, float(value), int(float(step))) for step, value in event.data.items())
+    if event.kind == "trial_series":
+        return tuple((event.data["name"], float(v), int(float(step))) for step, v in event.data["values"].items())
     return tuple((k, float(v), 0) for k, v in (event.data if metrics is None else metrics).items())
 
 

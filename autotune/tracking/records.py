@@ -59,15 +59,36 @@ def record_result(tracker: Tracker, result: Result, run_dir: Path) -> None:
     if result.loss.margin is not None:
         metrics["loss/margin"] = result.loss.margin
     tracker.study_metrics(metrics)
-    for side, curve in (("baseline", result.loss.baseline_curve), ("winner", result.loss.candidate_curve)):
-        if curve:
-            tracker.study_series(f"loss/{side}", {int(float(k)): v for k, v in curve.items()})
+    _record_finalist(tracker, result)
     for name in ("tuned.yaml", "report.html", "result.json", "loss.png"):
         if (run_dir / name).exists():
             tracker.study_artifact(run_dir / name)
     for path in result.traces.values():
         if (run_dir / path).exists():
             tracker.study_artifact(run_dir / path, "traces")
+
+
+def _record_finalist(tracker: Tracker, result: Result) -> None:
+    """The configuration whose loss was compared, as a sibling of the baseline: under one name, so that comparing the
+    two draws both curves in one chart."""
+    loss, confirmation = result.loss, result.confirmation
+    if loss.baseline_curve:
+        tracker.trial_series("baseline", "loss", _steps(loss.baseline_curve))
+    if confirmation is None:
+        return
+    speedup = confirmation.speedup
+    metrics = {"speedup": speedup.estimate, "speedup_low": speedup.low, "speedup_high": speedup.high}
+    metrics |= _anatomy(confirmation.anatomy) if confirmation.anatomy else {}
+    tracker.trial(
+        "finalist", f"finalist {in_words(confirmation.config)}", _params(confirmation.config, result.baseline), metrics,
+        {"autotune.state": "confirmed" if confirmation.adopted else "rejected", "autotune.reason": confirmation.reason},
+    )  # fmt: skip
+    if loss.candidate_curve and loss.config == confirmation.config:
+        tracker.trial_series("finalist", "loss", _steps(loss.candidate_curve))
+
+
+def _steps(curve: Mapping[int, float]) -> dict[int, float]:
+    return {int(float(samples)): value for samples, value in curve.items()}
 
 
 def finish(tracker: Tracker, status: str, result: Result | None = None) -> None:

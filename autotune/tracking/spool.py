@@ -59,7 +59,7 @@ class SpoolPaths:
 class Event:
     """One line of the spool.
 
-    ``kind``: spool, start, trial, trial_artifact, metrics, series, artifact, finish. ``key``: what it is about, e.g. the trial.
+    ``kind``: spool, start, trial, trial_artifact, trial_series, metrics, artifact, finish. ``key``: what it is about, e.g. the trial.
     """
 
     kind: str
@@ -72,9 +72,10 @@ def _digest(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
-def _number(value: float) -> float | str:
-    """A float as JSON can hold it: NaN and infinities are written as words, which ``float()`` reads."""
-    return value if math.isfinite(value) else str(value)
+def finite_or_words(numbers: Mapping[Any, float | None]) -> dict[str, float | str]:
+    """Numbers as JSON can hold them: None is left out, NaN and infinities are words, which ``float()`` reads."""
+    known = {str(k): float(v) for k, v in numbers.items() if v is not None}
+    return {k: v if math.isfinite(v) else str(v) for k, v in known.items()}
 
 
 class Spool:
@@ -124,7 +125,7 @@ class Spool:
 
     def append_metrics(self, kind: str, key: str, metrics: Mapping[Any, float | None]) -> bool:
         """As :meth:`append`, for numbers: None is left out, NaN and infinities are kept."""
-        values = {str(k): _number(float(v)) for k, v in metrics.items() if v is not None}
+        values = finite_or_words(metrics)
         return bool(values) and self.append(kind, key, values)
 
     def append_file(self, kind: str, key: str, path: Path, folder: str) -> bool:

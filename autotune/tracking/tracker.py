@@ -21,7 +21,7 @@ from typing import Protocol
 from autotune.errors import InputError
 from autotune.secrets import MASK, is_secret, mask_text
 from autotune.tracking.base import Tracker
-from autotune.tracking.spool import Spool, SpoolPaths
+from autotune.tracking.spool import Spool, SpoolPaths, finite_or_words
 from autotune.tracking.stores import Store, mlflow_installed, resolve
 from autotune_trials.paths import publish
 
@@ -117,14 +117,13 @@ class StudyTracker(Tracker):
     def trial_artifact(self, key: str, path: Path, folder: str = "") -> None:
         self._file("trial_artifact", key, path, folder)
 
+    def trial_series(self, key: str, name: str, values: Mapping[int, float]) -> None:
+        self._note("trial_series", f"{key}|{name}", {"trial": key, "name": name, "values": finite_or_words(values)})
+
     def study_metrics(self, metrics: Mapping[str, float]) -> None:
         # One event a metric: a resumed run that says nine of ten again adds the tenth.
         new = [self._spool.append_metrics("metrics", name, {name: value}) for name, value in metrics.items()]
         if any(new):
-            self._poke()
-
-    def study_series(self, name: str, values: Mapping[int, float]) -> None:
-        if self._spool.append_metrics("series", name, values):
             self._poke()
 
     def study_artifact(self, path: Path, folder: str = "") -> None:

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev, variance
 
+from autotune.verdict.equivalence import Differences, judge
 from autotune.verdict.fingerprint import fingerprint_differences
 from autotune.verdict.probe import float16_fault, probe
 from autotune.verdict.runs import (
@@ -32,29 +33,21 @@ from autotune.verdict.runs import (
     curve,
     first_bits_differ,
     loss_run,
-    metric_run,
     movement,
     same_steps,
     sample_bins,
     step_bins,
 )
-from autotune.verdict.speedup import t_quantile
 
 TOLERANCE = 0.01  # τ: MLPerf's reference convergence points scatter by about as much between seeds
 SEED_SHARE = 1.0  # κ
 PROGRESS_SHARE = 0.10
 PROGRESS_FLOOR = 0.001  # of the progress: a loss that crosses zero has no |loss| to take a share of
 VISIBLE = 1.5  # a run that learns nothing must lie at least this many margins off, else the window proves nothing
-VARIANCE_WEIGHT = 4  # degrees of freedom that the variance pooled over bins counts for beside a bin's own
 EXACT_STEPS = 20
 FLOAT16_STEPS = 240  # shorter windows let a mild underflow through
 STATISTICAL_STEPS = 240  # of the baseline
 LARGE_BATCH_STEPS = 30
-
-# "Unchanged" must hold in every bin, so its error cannot add up over bins (an intersection-union test) and each bin
-# gets the usual equivalence level. "Changed" is claimed from any bin at any look, so its error is split over both.
-UNCHANGED_ALPHA = 0.05  # one-sided, on each side: the 90 % interval of a TOST
-CHANGED_ALPHA = 0.05  # two-sided, over all bins and looks
 
 
 @dataclass(frozen=True)
@@ -328,47 +321,24 @@ def _by_bins(
         ]
         for s in left
     ]
-    means = [fmean(column) for column in zip(*rows, strict=False)]
-    worst = max(range(rule.bins), key=lambda i: abs(means[i]))
-    margin, difference = limits.margins[worst], means[worst] * limits.margins[worst]
+    floors = _scatter_floors(left, right, common, rule, limits) if limits.edges is None and n > 1 else []
+    found = judge(Differences(rows, floors), looks=rule.looks)
+    margin = limits.margins[found.bin]
+    difference = found.mean * margin
     figures = (
-        f"largest difference {difference:+.3g} in part {worst + 1} of {rule.bins}, margin ±{margin:.3g}, "
+        f"largest difference {difference:+.3g} in part {found.bin + 1} of {rule.bins}, margin ±{margin:.3g}, "
         f"{n} pair{'s' if n > 1 else ''}"
     )
+    if found.state == "changed":
+        return "changed", f"the loss takes another way: {figures}", used, margin, difference
+    if found.state == "unchanged":
+        return "unchanged", f"the same way within the margin: {figures}", used, margin, difference
     further = next_look(n, used)
     state = "undecided" if last_look or further is None else "more-pairs"
     if n < rule.looks[0]:
         return state, f"{figures}; {rule.looks[0]} pairs are the least that can decide", used, margin, difference
-    floors = _scatter_floors(left, right, common, rule, limits) if limits.edges is None else [0.0] * rule.bins
-    errors, freedom = _errors(rows, floors)
-    inside = t_quantile(1 - UNCHANGED_ALPHA, freedom)
-    outside = t_quantile(1 - CHANGED_ALPHA / 2 / (rule.bins * len(rule.looks)), freedom)
-    out = [i for i in range(rule.bins) if abs(means[i]) - outside * errors[i] > 1]
-    if out:
-        i = max(out, key=lambda i: abs(means[i]))
-        return (
-            "changed",
-            f"the loss takes another way: {figures}",
-            used,
-            limits.margins[i],
-            means[i] * limits.margins[i],
-        )
-    if all(abs(m) + inside * e <= 1 for m, e in zip(means, errors, strict=False)):
-        return "unchanged", f"the same way within the margin: {figures}", used, margin, difference
     advice = f"{further} pairs come next" if state == "more-pairs" else "more steps (convergence.steps) may tell"
     return state, f"neither clearly inside nor outside the margin: {figures}; {advice}", used, margin, difference
-
-
-def _errors(rows: Sequence[Sequence[float]], floors: Sequence[float]) -> tuple[list[float], int]:
-    """Standard error of each bin's mean difference and its degrees of freedom; variances shrunk to the pooled one."""
-    n = len(rows)
-    own = [variance(column) for column in zip(*rows, strict=False)]
-    pooled = fmean(own)
-    shrunk = [
-        max(((n - 1) * v + VARIANCE_WEIGHT * pooled) / (n - 1 + VARIANCE_WEIGHT), floor)
-        for v, floor in zip(own, floors, strict=False)
-    ]
-    return [math.sqrt(v / n) for v in shrunk], n - 1 + VARIANCE_WEIGHT
 
 
 def _scatter_floors(
@@ -396,6 +366,5 @@ __all__ = [
     "compare",
     "fingerprint_differences",
     "loss_run",
-    "metric_run",
     "next_look",
 ]

@@ -56,8 +56,8 @@ class LossRun:
 
 
 def loss_run(record: Record) -> LossRun:
-    """What the loss comparison needs of a record. ``notes`` may hold gradient_error and gradient_error_allowed
-    (float16)."""
+    """What the loss comparison needs of a record; float16's gradient errors take further runs and are added by the
+    caller."""
     return LossRun(
         losses=record.losses,
         samples_before=record.samples_before,
@@ -65,18 +65,7 @@ def loss_run(record: Record) -> LossRun:
         update_norms=record.update_norms,
         skipped=record.skipped,
         finite=all(loss is None or math.isfinite(loss) for loss in record.losses),
-        gradient_error=record.notes.get("gradient_error"),
-        gradient_error_allowed=record.notes.get("gradient_error_allowed"),
     )
-
-
-def metric_run(record: Record, name: str) -> LossRun:
-    """A metric the job reported, as a run that is compared like a loss; spread evenly over the samples of the
-    record."""
-    values = record.metrics.get(name, ())
-    last = record.samples_before[-1] if record.samples_before else 0.0
-    positions = tuple(last * (i + 1) / len(values) for i in range(len(values)))
-    return LossRun(values, positions, finite=all(math.isfinite(v) for v in values))
 
 
 def same_steps(a: LossRun, b: LossRun) -> bool:

@@ -4,31 +4,53 @@ from __future__ import annotations
 
 from autotune.results import LossVerdict
 
+NOT_CERTIFIED = (
+    "Not certified: the same final quality, or anything that shows only after these steps; settings whose effect comes "
+    "late, such as weight decay, were compared directly and are the same unless the knob says it changes them."
+)
+
 
 def certificate(verdict: LossVerdict) -> str:
     """Plain words for ``verdict``; the margin is in the loss's own unit."""
     pairs = f"{verdict.pairs} seeded pair{'s' if verdict.pairs != 1 else ''}"
-    runs = f"{pairs} of runs over the first {verdict.steps} optimizer steps"
+    runs = f"{pairs} of runs" + (f" over the first {verdict.steps} optimizer steps" if verdict.steps else "")
+    reason = _sentence(verdict.reason)
     if verdict.verdict == "not-needed":
         return "Nothing that could change the loss was changed, so no training was compared."
     if verdict.verdict == "unchanged" and verdict.margin == 0:
         return (
-            f"Certified: in {runs}, every loss was the same to the last bit. "
+            f"Certified: in {runs}, every loss was the same to the last bit.{_metrics(verdict)} "
             "Not certified: anything the settings may change after these steps."
         )
     if verdict.verdict == "unchanged":
+        margin = ""
+        if verdict.margin is not None and verdict.largest_difference is not None:
+            margin = (
+                f" (±{verdict.margin:.3g} where it came nearest, where the difference was "
+                f"{verdict.largest_difference:+.3g})"
+            )
         return (
             f"Certified: the same early trajectory. In {runs}, the mean loss of every part of the window differed "
-            "by less than the margin "
-            f"(±{verdict.margin:.3g} where it came nearest, where the difference was "
-            f"{verdict.largest_difference:+.3g}). "
-            "Not certified: the same final quality, or anything that shows only after these steps; settings whose "
-            "effect comes late, such as weight decay, "
-            "were compared directly and are the same unless the knob says it changes them."
+            f"by less than the margin{margin}.{_metrics(verdict)} {NOT_CERTIFIED}"
         )
     if verdict.verdict == "changed":
-        return f"Not adopted: in {runs}, the training did not take the same way. {_sentence(verdict.reason)}"
-    return f"Nothing is certified: {runs} could not tell. {_sentence(verdict.reason)}"
+        return f"{reason} Seen in {runs}." if verdict.steps else reason  # settings are compared before any step
+    if verdict.verdict == "no-proof":
+        return f"This job's loss can prove nothing, so nothing that may change it is adopted. {reason}"
+    return f"Shown neither the same nor different in {runs}. {reason}"
+
+
+def _metrics(verdict: LossVerdict) -> str:
+    """What was found of the job's own metrics, as sentences that begin with a space; "" without any."""
+    said = ""
+    same = [m for m in verdict.metrics if m.verdict == "unchanged"]
+    if same:
+        margins = ", ".join(f"{m.name} (±{m.margin:.3g})" if m.margin else f"{m.name} (every bit)" for m in same)
+        said += f" So did the job's own {margins}, within the margin given."
+    for metric in verdict.metrics:
+        if metric.verdict == "not-judged":
+            said += f" {metric.name} was not judged: {metric.reason}."
+    return said
 
 
 def _sentence(text: str) -> str:

@@ -50,7 +50,7 @@ def test_undecided_is_not_sold_as_unchanged() -> None:
     text = screen(undecided())
     assert "Keep what you have" in text
     assert "Loss check undecided" in text
-    assert "Shown neither the same nor different in 8 pairs" in text
+    assert "Shown neither the same nor different in 8 seeded pairs" in text
     assert "unchanged." not in text.replace("is unchanged", "")
     assert "ertified" not in text, "nothing is claimed, so there is no claim to limit"
 
@@ -95,7 +95,7 @@ def test_bit_equal_losses_are_called_that() -> None:
 
 def test_unchanged_without_figures_still_says_what_it_is_not() -> None:
     text = screen(replace(tuned(), loss=LossVerdict("unchanged", "", 2, 240)))
-    assert "Certified: the same early trajectory, in 2 pairs of seeded runs, over 240 steps each." in text
+    assert "Certified: the same early trajectory. In 2 seeded pairs of runs over the first 240 optimizer steps" in text
     assert "Not certified: the same final quality" in text
 
 

@@ -16,10 +16,19 @@ from autotune.search.stopping import PLATEAU_TRIALS, best_of, plateau
 from autotune_spaces import knobs
 
 DOMAINS = {
-    "num_workers": (0, 1, 2, 4), "prefetch_factor": (2, 4), "persistent_workers": (False, True),
-    "amp_dtype": ("off", "bfloat16"), "intra_op_threads": (1, 2, 4),
+    "num_workers": (0, 1, 2, 4),
+    "prefetch_factor": (2, 4),
+    "persistent_workers": (False, True),
+    "amp_dtype": ("off", "bfloat16"),
+    "intra_op_threads": (1, 2, 4),
 }
-DEFAULTS = {"num_workers": 0, "prefetch_factor": 2, "persistent_workers": False, "amp_dtype": "off", "intra_op_threads": 4}
+DEFAULTS = {
+    "num_workers": 0,
+    "prefetch_factor": 2,
+    "persistent_workers": False,
+    "amp_dtype": "off",
+    "intra_op_threads": 4,
+}
 SPACE = SearchSpace("test", tuple(knobs.create(name, {}) for name in DOMAINS))
 
 
@@ -97,7 +106,9 @@ def test_trials_that_optuna_never_heard_of_are_told_again(tmp_path: Path) -> Non
 def test_the_same_seed_proposes_the_same(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
-    assert [t.config for t in run(proposer(tmp_path / "one", 7), 12)] == [t.config for t in run(proposer(tmp_path / "two", 7), 12)]
+    assert [t.config for t in run(proposer(tmp_path / "one", 7), 12)] == [
+        t.config for t in run(proposer(tmp_path / "two", 7), 12)
+    ]
 
 
 def test_infeasible_and_failed_trials_do_not_stop_the_search(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_every_line_is_strict_json(tmp_path: Path) -> None:
     tracker = open_tracker(None, "e", tmp_path)
     tracker.start_study("s", "n", {}, {})
     tracker.trial("t", "t", {}, {"speedup": math.nan, "a": math.inf, "b": 1.0}, {})
-    tracker.study_series("loss", {1: 0.5, 2: -math.inf})
+    tracker.trial_series("t", "loss", {1: 0.5, 2: -math.inf})
 
     def refuse(word: str) -> None:
         raise AssertionError(word)

@@ -64,6 +64,8 @@ class SessionConfig:
     probe_steps: int = 8  # first steps on which gradient and update norms are recorded
     profile_steps: int = 12
     seed: int | None = None  # offset added to every seed the job sets (and the seed where it sets none); None = hands off
+    match_streams: bool = False  # fixed: random numbers of a batch depend on its place in the epoch, not on which worker prepares it
+    loss_scale: float | None = None  # initial scale of the agent's own float16 LossScaler; None: its usual one
     warmup_steps: int = 3  # live: iterations before Hello
     record_loss: bool = True
     nvtx: bool = False
@@ -119,6 +121,7 @@ class Window:
     cpu_pressure: float = 0.0  # share of the window in which runnable tasks waited for a CPU (PSI "some"), 0..1
     foreign_load: float = 0.0  # CPU use of processes outside this session during the window, in cores
     phase_times_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # one an iteration; {}: totals only
+    throttled: str = ""  # a clock or thermal limit active during the window, in words; "": none, or not readable
 
 
 @dataclass(frozen=True)
@@ -152,15 +155,18 @@ class Record:
     samples_before: tuple[float, ...]  # samples consumed before each step
     gradient_norms: tuple[float, ...] = ()  # before clipping, first probe_steps steps
     update_norms: tuple[float, ...] = ()  # of the parameter change, first probe_steps steps
+    gradient_sketch: tuple[float, ...] = ()  # count sketch of all gradients at the very first step, unscaled, before clipping;
+    # (): there was no gradient, it was not finite, or the step was skipped. Under a GradScaler of the job's own: as that scaled it
     skipped: tuple[int, ...] = ()  # indexes of steps skipped by a gradient scaler
     fingerprint: Mapping[str, Any] = field(default_factory=dict)  # optimizer settings, parameter dtypes, train flags, dropout p, sampler …
     metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # autotune.metric(name, value)
+    metrics_at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # samples consumed when each value of metrics was reported
     no_effect: Mapping[str, str] = field(default_factory=dict)
     seeds_seen: bool = False  # the job seeds itself, or the agent did
     ended_early: bool = False  # the job ended before the window was full
     trace: str = ""  # profile mode: path of the gzipped Chrome trace
     operators: tuple[Mapping[str, Any], ...] = ()  # profile mode: rows of the operator table, by self time
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict)  # e.g. loss_scale at the end, where the agent's scaler was in use
 
 
 @dataclass(frozen=True)

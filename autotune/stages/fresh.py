@@ -1,0 +1,110 @@
+"""One fresh process of the job, recorded well enough to be compared.
+
+    run ── failed? ──▶ once more              a machine has hiccups; a configuration that fails twice fails
+     │
+     ├── disturbed by other load? ──▶ again   at most twice, and counted in the result
+     │
+     └── too little left after warm-up? ──▶ again, longer; later runs are as long from the start
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from autotune.errors import BaselineError
+from autotune.executors.base import FixedRun, SessionFailed
+from autotune.stages.bench import Bench
+from autotune.verdict.timing import disturbed, warm_up_end
+from autotune_spaces.base import Config
+from autotune_trials.protocol import Record, Window
+
+MIN_SECONDS = 4.0  # after warm-up; a shorter window is at the mercy of single scheduler hiccups (verdicts.md: 4-6 s)
+MIN_ITERATIONS = 60  # after warm-up: for the mean of stalls that come every few dozen iterations
+FEWEST_ITERATIONS = 30  # where the job or the budget has no more; below this no window is timed
+LENGTHENED = 1.25  # a window that was too short is asked for this much more than it lacked
+REMEASURED = 2  # times a disturbed run is measured again before it is taken as it is
+CONFIRM_SHARE = 0.6  # of the whole budget: how long all runs of one confirmation may take together
+RUNS_OF_A_CONFIRMATION = 10  # five pairs, the first look
+SHORTEST_LIMIT_S = 60.0  # however small the budget: a machine that is busy for a moment must not cut a run short
+
+
+class FreshRuns:
+    """Makes fixed runs of the job; all runs of one comparison should come from one of these, so that they are alike."""
+
+    def __init__(self, bench: Bench, steps: int) -> None:
+        self.bench, self.steps = bench, steps
+        self.min_seconds = MIN_SECONDS
+
+    def run(self, config: Config, seed: int, label: str, calm: Sequence[Window]) -> Record:
+        """A record of ``config``. ``calm``: windows of the same configuration measured before.
+
+        Raises:
+            SessionFailed: the job failed twice.
+            BaselineError: too few iterations to time anything.
+        """
+        for last in (False, True):
+            record = self._undisturbed(config, seed, label, calm)
+            if last or not self._lengthen(record):
+                break
+        counted = counted_times(record.window)
+        if len(counted) < FEWEST_ITERATIONS:
+            raise BaselineError(
+                f"the job ran {len(record.window.times_s)} optimizer steps, {len(counted)} of them after warm-up",
+                where=" ".join(self.bench.spec.command), expected=f"at least {FEWEST_ITERATIONS} after warm-up to time it",
+                remedy="raise its number of epochs or steps in job.yaml's command, or budget.minutes if its steps are slow",
+            )
+        return record
+
+    def first_steps(self, config: Config, seed: int, label: str, loss_scale: float | None = None) -> Record:
+        """A run of a few steps, for the gradient of the first one. Not timed.
+
+        Raises:
+            SessionFailed: the job failed twice.
+        """
+        return self._twice(FixedRun(config, seed, steps=4, label=label, loss_scale=loss_scale))
+
+    def _undisturbed(self, config: Config, seed: int, label: str, calm: Sequence[Window]) -> Record:
+        request = FixedRun(
+            config, seed, steps=self.steps, min_seconds=self.min_seconds, max_seconds=self._longest_s(), label=label
+        )
+        record = self._twice(request)
+        for _ in range(REMEASURED):
+            why = disturbed(record.window, calm)
+            if why is None:
+                break
+            self.bench.note_disturbed(label, why)
+            record = self._twice(request)
+        return record
+
+    def _twice(self, request: FixedRun) -> Record:
+        try:
+            return self.bench.executor.run_fixed(request)
+        except SessionFailed as failure:
+            self.bench.stop.check()
+            if failure.kind in ("unhooked", "agent"):
+                raise
+            self.bench.progress.note(f"{request.label} failed ({failure.kind}: {failure.detail}); once more")
+            return self.bench.executor.run_fixed(request)
+
+    def _lengthen(self, record: Record) -> bool:
+        """Ask for longer windows from now on, if this one was too short and the job has more to give."""
+        times, counted = record.window.times_s, counted_times(record.window)
+        if record.ended_early or not counted:
+            return False
+        iteration_s = math.fsum(counted) / len(counted)
+        missing_s = max((MIN_ITERATIONS - len(counted)) * iteration_s, MIN_SECONDS - math.fsum(counted))
+        wanted_s = math.fsum(times) + LENGTHENED * missing_s
+        if missing_s <= 0 or wanted_s > self._longest_s():
+            return False
+        self.min_seconds = max(self.min_seconds, wanted_s)
+        return True
+
+    def _longest_s(self) -> float:
+        """Keeps a slow job within the budget: the window is then shorter than convergence.steps, and the result says so."""
+        return max(SHORTEST_LIMIT_S, CONFIRM_SHARE * self.bench.spec.budget.minutes * 60 / RUNS_OF_A_CONFIRMATION)
+
+
+def counted_times(window: Window) -> tuple[float, ...]:
+    """Iteration times after warm-up, in seconds."""
+    return window.times_s[warm_up_end(window.times_s) :] if window.times_s else ()

@@ -1,0 +1,67 @@
+"""Whole runs on the replay executor: every stage is real, only the job and its time are not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autotune.executors.base import FixedRun
+from autotune.executors.replay import Loss, ReplayExecutor, ReplayTable
+from autotune.job.load import load_job
+from autotune.job.spec import JobSpec
+from autotune.journal import Journal
+from autotune.report.terminal import open_progress
+from autotune.results import Result
+from autotune.stages.bench import Bench
+from autotune.tracking import open_tracker
+from autotune.tuner import tune
+from autotune_trials.protocol import Record
+
+SPACE = "{num_workers: [2], amp_dtype: [bfloat16], optimizer_impl: [fused]}"
+CHANGES = Loss(changed_by={"amp_dtype": {"bfloat16": 0.2}})
+Changed = Callable[[FixedRun, Record], Record]
+
+
+class Machine(ReplayExecutor):
+    """A replayed machine on which records can be altered; remembers what was asked of it."""
+
+    def __init__(self, table: ReplayTable, alter: Changed = lambda request, record: record, seed: int = 0) -> None:
+        super().__init__(table, seed)
+        self.alter, self.requests = alter, list[FixedRun]()
+
+    def run_fixed(self, request: FixedRun) -> Record:
+        self.requests.append(request)
+        return self.alter(request, super().run_fixed(request))
+
+    def confirmed(self) -> list[FixedRun]:
+        return [r for r in self.requests if r.label.startswith("confirm")]
+
+
+def job(folder: Path, space: str = SPACE, extra: str = "") -> JobSpec:
+    (folder / "train.py").write_text("")
+    (folder / "job.yaml").write_text(
+        f"command: python train.py\nsearch_space: {space}\ntraces: none\ntracking: {{uri: null}}\n{extra}"
+    )
+    return load_job(folder / "job.yaml")
+
+
+def table(loss: Loss = CHANGES, factors: Mapping[str, Mapping[str, float]] | None = None, **fields: Any) -> ReplayTable:
+    speeds = {"num_workers": {"2": 0.7}, "amp_dtype": {"bfloat16": 0.6}, "optimizer_impl": {"fused": 0.9}}
+    return replace(
+        ReplayTable(cost_s=0.0005, factors=speeds if factors is None else factors, otherwise=1.0, loss=loss,
+                    machine={"cores": 4, "bfloat16": "native"}), **fields,
+    )  # fmt: skip
+
+
+def run(folder: Path, machine: ReplayExecutor, spec: JobSpec | None = None) -> Result:
+    spec = job(folder) if spec is None else spec
+    run_dir = folder / "run"
+    started = time.monotonic()
+    journal = Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic() - started)
+    tracker = open_tracker(None, "e", run_dir)
+    with closing(journal), open_progress("quiet", 60.0) as progress:
+        return tune(Bench(spec, machine, journal, progress, tracker, run_dir))

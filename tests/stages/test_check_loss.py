@@ -1,0 +1,125 @@
+"""The loop of the loss check: pairs are added at the rule's looks, twice the steps are tried once."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from autotune.executors.base import SessionFailed
+from autotune.stages.converge import Asked, check_loss
+from autotune_trials.protocol import Record, Window
+
+PRINT = {"optimizers": [{"name": "SGD", "groups": [{"lr": 0.1, "weight_decay": 0.01}]}]}
+
+
+class Planted:
+    """Runs whose candidate differs by a planted share, which scatters from seed to seed."""
+
+    def __init__(self, *, share: float = 0.0, scatter: float = 0.002, most_steps: int = 10_000, **fields: Any) -> None:
+        self.share, self.scatter, self.most_steps, self.fields = share, scatter, most_steps, fields
+        self.steps, self.reference, self.candidate = 240, dict[int, Record](), dict[int, Record]()
+        self.ensured: list[int] = []
+        self.gradient: tuple[float, float] | None = None
+        self.fail_at: int | None = None
+
+    def ensure(self, pairs: int) -> None:
+        self.ensured.append(pairs)
+        for seed in range(pairs):
+            if seed == self.fail_at:
+                raise SessionFailed("crash", "exit code 1")
+            self.reference[seed], self.candidate[seed] = self._run(seed, 0.0), self._run(seed, self.share, self.fields)
+
+    def repeat_reference(self, seed: int) -> Record:
+        return self._run(seed, 0.0)
+
+    def lengthen(self, steps: int) -> bool:
+        if steps > self.most_steps:
+            return False
+        self.steps, self.reference, self.candidate = steps, {}, {}
+        self.ensured.append(-steps)
+        return True
+
+    def float16_gradient(self) -> tuple[float, float] | None:
+        return self.gradient
+
+    def _run(self, seed: int, share: float, fields: Mapping[str, Any] | None = None) -> Record:
+        batches = random.Random(seed)
+        offset = 0.0 if fields is None else self.scatter * (-1) ** seed
+        losses = tuple(
+            (0.4 + 2 * math.exp(-i / 80)) * (1 + batches.gauss(0, 0.05)) * (1 + share + offset)
+            for i in range(self.steps)
+        )
+        window = Window((0.01,) * self.steps, (8.0,) * self.steps, {})
+        fields = {"fingerprint": PRINT, **(fields or {})}
+        return Record(0, window, losses, tuple(8.0 * i for i in range(self.steps)), (1.0,) * 8, (0.1,) * 8, **fields)
+
+
+ROUNDING = Asked("rounding")
+
+
+def test_two_pairs_are_enough_for_a_harmless_change() -> None:
+    runs = Planted()
+    verdict = check_loss(runs, ROUNDING)
+    assert (verdict.verdict, verdict.pairs, verdict.steps) == ("unchanged", 2, 240)
+    assert runs.ensured == [1, 2]
+
+
+def test_a_planted_change_is_found() -> None:
+    assert check_loss(Planted(share=0.05), ROUNDING).verdict == "changed"
+
+
+def test_a_setting_no_knob_declared_needs_no_training() -> None:
+    other = {"optimizers": [{"name": "SGD", "groups": [{"lr": 0.1, "weight_decay": 0.1}]}]}
+    runs = Planted(fingerprint=other)
+    verdict = check_loss(runs, ROUNDING)
+    assert verdict.verdict == "changed"
+    assert "weight_decay: 0.01 in the baseline, 0.1 in the candidate" in verdict.reason
+    assert runs.ensured == [1]
+    assert check_loss(Planted(fingerprint=other), Asked("rounding", declared={"weight_decay"})).verdict == "unchanged"
+
+
+def test_what_stays_unclear_is_tried_once_more_with_twice_the_steps() -> None:
+    runs = Planted(share=0.010, scatter=0.006)
+    verdict = check_loss(runs, ROUNDING)
+    assert -480 in runs.ensured
+    assert runs.ensured.index(-480) == len([n for n in (1, 2, 3, 4, 6, 8) if n in runs.ensured])
+    assert verdict.steps == 480
+
+
+def test_a_job_without_more_steps_stays_undecided() -> None:
+    runs = Planted(share=0.010, scatter=0.006, most_steps=240)
+    verdict = check_loss(runs, ROUNDING)
+    assert verdict.verdict == "undecided"
+    assert verdict.pairs == 8
+    assert "convergence.steps" in verdict.reason
+
+
+def test_a_quick_look_adds_no_pairs_beyond_those_there_are() -> None:
+    runs = Planted(share=0.010, scatter=0.006)
+    verdict = check_loss(runs, ROUNDING, most_pairs=4)
+    assert (verdict.verdict, max(runs.ensured)) == ("undecided", 4)
+
+
+def test_a_run_that_fails_leaves_it_undecided() -> None:
+    runs = Planted(share=0.010, scatter=0.006)
+    runs.fail_at = 3
+    verdict = check_loss(runs, ROUNDING)
+    assert verdict.verdict == "undecided"
+    assert "exit code 1" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("gradient", "state"), [((0.002, 0.01), "unchanged"), ((0.05, 0.01), "changed"), (None, "unchanged")]
+)
+def test_float16s_first_gradient_may_be_no_worse_than_bfloat16s(
+    gradient: tuple[float, float] | None, state: str
+) -> None:
+    runs = Planted()
+    runs.gradient = gradient
+    verdict = check_loss(runs, ROUNDING)
+    assert verdict.verdict == state
+    assert ("small gradients vanish" in verdict.reason) == (state == "changed")

@@ -1,0 +1,201 @@
+"""What is adopted: faster and proven to be so, with the loss unchanged; one bad knob does not cost the others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from replayed import CHANGES, SPACE, Machine, job, run, table
+
+from autotune.errors import BaselineError
+from autotune.executors.base import FixedRun, SessionFailed
+from autotune.executors.replay import Loss
+from autotune_trials.protocol import Record
+
+HARMLESS = Loss()
+
+
+def test_everything_harmless_is_adopted_together(tmp_path: Path) -> None:
+    result = run(tmp_path, Machine(table(HARMLESS)))
+    assert result.verdict == "tuned"
+    assert set(result.knobs) == {"num_workers", "amp_dtype", "optimizer_impl"}
+    assert result.loss.verdict == "unchanged"
+    assert result.loss.config == result.knobs
+    truth = 1 / (0.7 * 0.6 * 0.9)
+    assert result.speedup.low < truth < result.speedup.high
+
+
+def test_a_broken_precision_does_not_cost_the_loaders_gain(tmp_path: Path) -> None:
+    result = run(tmp_path, Machine(table(CHANGES)))
+    assert result.verdict == "tuned"
+    assert set(result.knobs) == {"num_workers", "optimizer_impl"}
+    assert result.loss.verdict == "unchanged"
+    (rejected,) = result.rejected
+    assert "amp_dtype" in rejected.config
+    assert rejected.reason.startswith("loss changed, by amp_dtype: ")
+
+
+def test_two_culprits_are_both_found(tmp_path: Path) -> None:
+    both = Loss(changed_by={"amp_dtype": {"bfloat16": 0.2}, "optimizer_impl": {"fused": -0.15}})
+    result = run(tmp_path, Machine(table(both)))
+    assert dict(result.knobs) == {"num_workers": 2}
+    assert "amp_dtype (so does optimizer_impl)" in result.rejected[0].reason or (
+        "optimizer_impl (so does amp_dtype)" in result.rejected[0].reason
+    )
+
+
+def test_a_knob_that_calls_itself_exact_is_not_believed(tmp_path: Path) -> None:
+    lying = Loss(changed_by={"num_workers": {"2": 0.2}})
+    result = run(tmp_path, Machine(table(lying)))
+    assert set(result.knobs) == {"amp_dtype", "optimizer_impl"}
+    assert "by num_workers" in result.rejected[0].reason
+
+
+def test_the_only_gain_changes_the_loss(tmp_path: Path) -> None:
+    result = run(tmp_path, Machine(table(CHANGES, factors={"amp_dtype": {"bfloat16": 0.6}})))
+    assert result.verdict == "keep-baseline"
+    assert result.knobs == {}
+    assert result.speedup.estimate == 1.0
+    assert result.loss.verdict == "changed"
+
+
+def test_where_nothing_matters_the_baseline_is_kept(tmp_path: Path) -> None:
+    machine = Machine(table(HARMLESS, factors={}, block_noise=0.01))
+    result = run(tmp_path, machine)
+    assert result.verdict == "keep-baseline"
+    assert result.reason
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_equal_configurations_on_a_noisy_machine_are_not_adopted(tmp_path: Path, seed: int) -> None:
+    result = run(tmp_path, Machine(table(HARMLESS, factors={}, block_noise=0.08), seed=seed))
+    assert result.verdict == "keep-baseline"
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_noise_that_hides_the_gain_is_said_and_what_to_do(tmp_path: Path, seed: int) -> None:
+    faster = {"amp_dtype": {"bfloat16": 0.8}}
+    machine = Machine(table(HARMLESS, factors=faster, block_noise=0.3), seed=seed)
+    result = run(tmp_path, machine, job(tmp_path, "{amp_dtype: [bfloat16]}"))
+    assert result.verdict == "keep-baseline"
+    assert result.confirmation is not None
+    assert result.confirmation.too_noisy
+    assert result.confirmation.blocks == 12
+    assert "Stop other work on this machine, or give more time (budget.minutes)" in result.reason
+
+
+def test_a_loss_that_does_not_move_proves_nothing_and_stops_the_search_for_variants(tmp_path: Path) -> None:
+    machine = Machine(table(Loss(first=1.0, last=1.0, noise=0.0)))
+    result = run(tmp_path, machine)
+    assert result.verdict == "keep-baseline"
+    assert result.loss.verdict == "no-proof"
+    assert "stays at 1" in result.reason
+    assert not [r for r in machine.requests if "-only-" in r.label], "no culprit is looked for"
+
+
+def fails_at(labels: dict[str, int]) -> Any:
+    """Fail the runs whose label starts so, as often as said."""
+    left = dict(labels)
+
+    def alter(request: FixedRun, record: Record) -> Record:
+        for label in left:
+            if request.label.startswith(label) and left[label]:
+                left[label] -= 1
+                raise SessionFailed("crash", "exit code 1")
+        return record
+
+    return alter
+
+
+def test_one_failure_is_the_machines(tmp_path: Path) -> None:
+    machine = Machine(table(HARMLESS), fails_at({"confirm1-candidate-2": 1, "confirm1-reference-3": 1}))
+    assert set(run(tmp_path, machine).knobs) == {"num_workers", "amp_dtype", "optimizer_impl"}
+
+
+def test_two_failures_are_the_configurations(tmp_path: Path) -> None:
+    result = run(tmp_path, Machine(table(HARMLESS), fails_at({"confirm1-candidate-2": 2})))
+    assert "failed twice" in result.rejected[0].reason
+    assert result.rejected[0].config != result.knobs
+
+
+def test_a_baseline_that_fails_twice_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(BaselineError, match="exit code 1"):
+        run(tmp_path, Machine(table(HARMLESS), fails_at({"confirm1-reference-2": 2})))
+
+
+def test_disturbed_windows_are_measured_again_and_counted(tmp_path: Path) -> None:
+    disturbed: set[str] = set()
+
+    def busy_once(request: FixedRun, record: Record) -> Record:
+        if request.label in ("confirm1-candidate-2", "confirm1-reference-4") and request.label not in disturbed:
+            disturbed.add(request.label)
+            return replace(record, window=replace(record.window, foreign_load=1.5))
+        return record
+
+    machine = Machine(table(HARMLESS), busy_once)
+    result = run(tmp_path, machine)
+    assert result.disturbed == 2
+    assert "1.5" in result.disturbed_why
+    labels = [r.label for r in machine.confirmed()]
+    assert labels.count("confirm1-candidate-2") == labels.count("confirm1-reference-4") == 2
+    assert labels.count("confirm1-candidate-3") == 1
+
+
+def test_a_window_with_little_left_after_warm_up_is_made_longer(tmp_path: Path) -> None:
+    def slow_start(request: FixedRun, record: Record) -> Record:
+        times = list(record.window.times_s)
+        for i in range(min(220, len(times) - 20)):
+            times[i] *= 3.0
+        return replace(record, window=replace(record.window, times_s=tuple(times)))
+
+    machine = Machine(table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.6}}), slow_start)
+    run(tmp_path, machine, job(tmp_path, "{amp_dtype: [bfloat16]}"))
+    asked = [r.min_seconds for r in machine.confirmed()]
+    assert asked[0] < asked[-1], "later runs are longer from the start"
+    assert asked[1:] == sorted(asked[1:])
+
+
+def with_metric(values: dict[str, float]) -> Any:
+    """Every run reports val_acc four times; some configurations other values."""
+
+    def alter(request: FixedRun, record: Record) -> Record:
+        factor = 1.0
+        for knob in request.config:
+            factor *= values.get(knob, 1.0)
+        course = (0.3, 0.6, 0.7, 0.75)
+        spread = 1 + 0.002 * ((request.seed * 7) % 5 - 2)
+        return replace(record, metrics={"val_acc": tuple(factor * spread * x for x in course)})
+
+    return alter
+
+
+def test_a_metric_of_the_jobs_own_is_checked_too(tmp_path: Path) -> None:
+    result = run(tmp_path, Machine(table(HARMLESS), with_metric({"amp_dtype": 0.9})))
+    assert set(result.knobs) == {"num_workers", "optimizer_impl"}
+    assert "val_acc takes another way" in result.rejected[0].reason
+    (metric,) = result.loss.metrics
+    assert (metric.name, metric.verdict) == ("val_acc", "unchanged")
+
+
+def test_a_metric_that_was_asked_for_and_never_reported_is_not_passed_over(tmp_path: Path) -> None:
+    spec = job(tmp_path, SPACE, "convergence: {metrics: {val_acc: }}\n")
+    result = run(tmp_path, Machine(table(HARMLESS)), spec)
+    assert result.verdict == "keep-baseline"
+    assert "val_acc cannot be judged" in result.reason
+    assert "raise convergence.steps" in result.reason
+
+
+def test_a_resumed_run_measures_nothing_twice(tmp_path: Path) -> None:
+    first = run(tmp_path, Machine(table(CHANGES)))
+    machine = Machine(table(CHANGES))
+    again = run(tmp_path, machine)
+    assert machine.requests == []
+    assert again.knobs == first.knobs
+    assert again.speedup == first.speedup
+    assert again.loss == first.loss
+    lines = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    keys = [(line["kind"], line["key"]) for line in lines if line["kind"] == "run"]
+    assert len(keys) == len(set(keys))

@@ -1,23 +1,35 @@
-"""What the agent costs in a measured window: the example job bare and under the agent, in turn, in one run.
+"""What the agent costs in a measured window.
 
-    python benchmarks/overhead.py [--rounds 6] [--steps 300]
+    python benchmarks/overhead.py [--rounds 6] [--steps 300]    the example job bare and under the agent, in turn
+    python benchmarks/overhead.py --direct [--rounds 60]        microseconds an iteration, counted in a loop that does little else
 
-Both sides time themselves from inside, in the same way: a script around the example's own loop notes the time at every optimizer
+The first way: both sides time themselves from inside, in the same way: a script around the example's own loop notes the time at every optimizer
 step. The agent's side is a `fixed` session with every phase recorded, which is what confirmation uses. Rounds alternate, the
 figure is the median of the pairwise ratios.
+
+The second way: in one process the agent is installed, brought to where it measures, timed for 200 iterations of a tiny job and taken
+out again, and the same job is timed bare; so in turn, by CPU time of the training thread, which other users of the machine do not
+lengthen. The figure is the median of the pairwise differences.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = '''
@@ -65,19 +77,164 @@ def under_agent(script: Path, output: Path, steps: int, folder: Path) -> float:
     return iteration_s(json.loads(output.read_text()))
 
 
+MODES = ("nothing", "launch", "live, inside a window", "fixed, recording", "fixed, recording, streams matched", "fixed, probed steps")
+WARM, TIMED = 40, 200  # iterations; 8 are timed where only the first 8 are probed
+LARGE = 3162  # rows and columns of a model of 10 M parameters
+
+
+def direct(rounds: int) -> None:
+    """Print the table of :data:`MODES`, then what probed steps cost a model of 10 M parameters."""
+    import torch
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        print("| agent | added to an iteration, median | quartiles | bar | holds from |\n|---|---|---|---|---|")
+        for mode in MODES:
+            pairs = [pair(torch, Path(name), mode, turn) for turn in range(rounds)]
+            added = [1e6 * (agent - plain) for agent, plain in pairs]
+            low, middle, high = statistics.quantiles(added, n=4)
+            bar = {"l": 0.01, "f": 0.02}.get(mode[0])
+            holds = f"{1e2 * bar:.0f} % | {middle / bar / 1e3:.1f} ms an iteration" if bar and "probed" not in mode else "| "
+            print(f"| {mode} | {middle:.1f} µs | {low:.1f} … {high:.1f} | {holds} |", flush=True)
+        print(f"\nbare: {1e6 * statistics.median(plain for _, plain in pairs):.0f} µs an iteration")
+        probed_steps(torch, Path(name))
+
+
+def pair(torch: Any, folder: Path, mode: str, turn: int) -> tuple[float, float]:
+    """(under the agent, bare) in seconds an iteration, whichever comes first by turns."""
+    sides: list[Callable[[], float]] = [lambda: tiny_job(torch, folder, mode), lambda: tiny_job(torch, folder, "nothing")]
+    if "probed" in mode:  # the first iterations are another thing than later ones, bare as well
+        sides[1] = lambda: tiny_job(torch, folder, "nothing", warm=0, timed=8)
+    if turn % 2:
+        plain = sides[1]()
+        return sides[0](), plain
+    return sides[0](), sides[1]()
+
+
+def tiny_job(torch: Any, folder: Path, mode: str, warm: int = WARM, timed: int = TIMED) -> float:
+    """CPU seconds an iteration of a job that does almost nothing."""
+    if "probed" in mode:
+        warm, timed = 0, 8
+    with installed_agent(torch, folder, mode):
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        data = torch.utils.data.TensorDataset(torch.ones(64 * (warm + timed + 1), 4))
+        loader = iter(torch.utils.data.DataLoader(data, batch_size=2))
+        steps = training(torch, model, optimizer, (x for (x,) in loader))
+        for _ in itertools.islice(steps, warm):
+            pass
+        began = time.thread_time()
+        for _ in itertools.islice(steps, timed):
+            pass
+        return (time.thread_time() - began) / timed
+
+
+def training(torch: Any, model: Any, optimizer: Any, batches: Iterator[Any]) -> Iterator[None]:
+    """The loop; yields after every step."""
+    for x in batches:
+        loss = model(x).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield
+
+
+def probed_steps(torch: Any, folder: Path) -> None:
+    """What the first steps cost a model of 10 M parameters, where norms are taken, parameters cloned, gradients sketched."""
+    rows: dict[str, list[list[float]]] = {"fixed, probed steps": [], "nothing": []}
+    for _ in range(5):
+        for mode, seen in rows.items():
+            with installed_agent(torch, folder, mode):
+                model = torch.nn.Linear(LARGE, LARGE, bias=False)
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+                times, last = [], time.thread_time()
+                for _ in itertools.islice(training(torch, model, optimizer, itertools.repeat(torch.ones(2, LARGE))), 7):
+                    times.append(time.thread_time() - last)
+                    last = time.thread_time()
+                seen.append(times)
+    first, later = ({m: statistics.median(statistics.median(t[part]) for t in seen) for m, seen in rows.items()} for part in (slice(0, 1), slice(2, 7)))
+    for words, each in (("the first step (with the sketch)", first), ("each other probed step", later)):
+        agent, plain = each["fixed, probed steps"], each["nothing"]
+        print(f"10 M parameters, {words}: {1e3 * (agent - plain):.0f} ms more than the {1e3 * plain:.0f} ms it takes bare")
+
+
+@contextmanager
+def installed_agent(torch: Any, folder: Path, mode: str) -> Iterator[None]:
+    """The agent in this process, talking to a tuner of a few lines; taken out at the end."""
+    if mode == "nothing":
+        yield
+        return
+    from autotune_trials.agent.loop import Agent
+    from autotune_trials.protocol import SessionConfig
+
+    path = str(folder / "s")
+    kind = mode.partition(",")[0]
+    probe = 8 if "probed" in mode else 0
+    config = SessionConfig(kind, str(folder), "" if kind == "launch" else path, steps=10**9, max_steps=10**9, probe_steps=probe,
+                           match_streams="matched" in mode)
+    with serving(path):
+        agent = Agent(torch, config)
+        agent.install()
+        try:
+            yield
+            assert not agent.stopped, "the agent has stepped aside: see agent.log"
+            if kind == "live":
+                assert agent.mode._window is not None, "timed while the block was still settling"
+        finally:
+            agent.mode._crashed = True  # no record at exit
+            agent.stop()
+            agent.channel.close()
+
+
+@contextmanager
+def serving(path: str) -> Iterator[None]:
+    """Answer Hello with a plan of one endless block."""
+    from autotune_trials.protocol import Block, Plan, dump
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+
+        def answer() -> None:
+            with suppress(OSError):  # nobody came, or the agent has hung up
+                connection, _ = listener.accept()
+                with connection, connection.makefile("rb") as lines:
+                    if b'"Hello"' in lines.readline():
+                        connection.sendall(dump(Plan(1, (Block("b", (), 10**9, max_settle=20, max_seconds=1e9),))))
+                        lines.read()
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            os.unlink(path)
+            thread.join(5)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--rounds", type=int)
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--direct", action="store_true", help="count the microseconds an iteration instead")
     options = parser.parse_args()
+    if options.direct:
+        direct(options.rounds or 60)
+    else:
+        by_pairs(options.rounds or 6, options.steps)
+
+
+def by_pairs(rounds: int, steps: int) -> None:
+    """Print the ratio of the example job's time an iteration, under the agent and bare."""
     ratios = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         script, output = folder / "job.py", folder / "times.json"
-        epochs = math.ceil((options.steps + 60) / 24)
-        script.write_text(SCRIPT.format(example=str(ROOT / "examples" / "digits"), epochs=epochs, steps=options.steps, output=str(output)))
-        for number in range(options.rounds):
-            sides = [lambda: bare(script, output), lambda n=number: under_agent(script, output, options.steps, folder / f"s{n}")]
+        epochs = math.ceil((steps + 60) / 24)
+        script.write_text(SCRIPT.format(example=str(ROOT / "examples" / "digits"), epochs=epochs, steps=steps, output=str(output)))
+        for number in range(rounds):
+            sides = [lambda: bare(script, output), lambda n=number: under_agent(script, output, steps, folder / f"s{n}")]
             if number % 2:
                 agent, plain = sides[1](), sides[0]()
             else:

@@ -16,15 +16,13 @@ from autotune.results import Confirmation, Interval, KnobGain, Observation, Tria
 from autotune.stages.bench import Bench
 from autotune.stages.live import BlockFailed, LiveComparison
 from autotune.stages.pairs import Pairs
-from autotune.verdict.speedup import LogRatio, choose, decide, noise_of
+from autotune.verdict.speedup import LOOKS, MINIMUM_GAIN, LogRatio, choose, decide
 from autotune_spaces.base import Config, Scope, Value
 from autotune_spaces.codec import decode, encode
 
-MINIMUM_GAIN = 0.02  # verdicts.md: a smaller gain is not worth a change, and below what the interval can resolve
 FINALISTS = 2
 VARIANTS = 3  # confirmations a run may try in all; alpha is split over them
-LOOKS = (5, 8, 12)
-FRESH_DROP_PAIRS = 3
+FRESH_DROP_PAIRS = (2, 3)  # of fresh processes, for a knob that needs them: three only where two leave it open
 
 
 def finalists(trials: Sequence[Trial]) -> list[dict[str, Value]]:
@@ -39,7 +37,10 @@ def finalists(trials: Sequence[Trial]) -> list[dict[str, Value]]:
 
 
 def simplify(bench: Bench, observation: Observation, config: Config, trials: Sequence[Trial]) -> tuple[dict[str, Value], tuple[KnobGain, ...]]:
-    """Drop each knob in turn, least promising first; returns (what remains, what each knob was found to give)."""
+    """Drop each knob in turn, least promising first; returns (what remains, what each knob was found to give).
+
+    A single knob has been measured against the baseline already, by the trial that tried it.
+    """
     stored = bench.journal.find("simplified", key_of(config))
     if stored is not None:
         return stored["config"], tuple(decode(KnobGain, g) for g in stored["gains"])
@@ -48,9 +49,11 @@ def simplify(bench: Bench, observation: Observation, config: Config, trials: Seq
         for name in _least_promising_first(config, trials):
             if name not in kept:
                 continue  # went together with the knob it depends on
-            gain = _gain(bench, live, kept, name)
+            alone = _trial_gain(kept, trials)
+            gain = alone if alone is not None else _gain(bench, live, observation, kept, name)
             cost_s = _start_up_s(bench, name, kept, trials)
-            keep, reason, break_even = _worth(bench, observation, gain, cost_s)
+            # the last knob is left to the confirmation, which knows more than one drop can show
+            keep, reason, break_even = _worth(bench, observation, gain, cost_s, last=len(kept) == 1)
             interval = None if gain is None else _interval(gain)
             gains.append(KnobGain(name, kept[name], interval, keep, reason, cost_s, break_even))
             if not keep:
@@ -98,7 +101,15 @@ def _without(config: Config, name: str, observation: Observation, bench: Bench) 
     return normalise(without(config, name), observation.defaults, bench.spec.search_space)
 
 
-def _gain(bench: Bench, live: LiveComparison, config: Config, name: str) -> LogRatio | None:
+def _trial_gain(config: Config, trials: Sequence[Trial]) -> LogRatio | None:
+    """What the search measured of a configuration of one knob; None for larger ones."""
+    measured = [t for t in trials if dict(t.config) == dict(config) and t.log_ratio is not None] if len(config) == 1 else []
+    if not measured:
+        return None
+    return LogRatio(-(measured[-1].log_ratio or 0.0), measured[-1].standard_error or 0.0, measured[-1].pairs)
+
+
+def _gain(bench: Bench, live: LiveComparison, observation: Observation, config: Config, name: str) -> LogRatio | None:
     """log(cost without the knob / cost with it); None if one of the two could not be measured."""
     rest = without(config, name)
     try:
@@ -106,12 +117,14 @@ def _gain(bench: Bench, live: LiveComparison, config: Config, name: str) -> LogR
             return live.compare(rest, config, prune=False, enough=_settled).ratio
         live.close()  # two processes of the job side by side would spoil both
         pairs = Pairs(bench, config, rest, label=f"drop-{name}")
-        pairs.ensure(FRESH_DROP_PAIRS)
+        for count in FRESH_DROP_PAIRS:
+            pairs.ensure(count)
+            gain = pairs.gain(observation.noise)
+            if _settled(gain):
+                break
+        return gain
     except (BlockFailed, SessionFailed):  # twice, in a fresh process
         return None
-    ratios = pairs.log_speedups()
-    error = noise_of([math.exp(r) for r in ratios]) / math.sqrt(len(ratios))
-    return LogRatio(sum(ratios) / len(ratios), error, len(ratios))
 
 
 def _settled(gain: LogRatio) -> bool:
@@ -132,14 +145,16 @@ def _start_up_s(bench: Bench, name: str, config: Config, trials: Sequence[Trial]
     return max((t.settle_s for t in sorted(with_it, key=lambda t: len(t.config))[:1]), default=0.0)
 
 
-def _worth(bench: Bench, observation: Observation, gain: LogRatio | None, start_up_s: float) -> tuple[bool, str, int | None]:
+def _worth(
+    bench: Bench, observation: Observation, gain: LogRatio | None, start_up_s: float, last: bool
+) -> tuple[bool, str, int | None]:
     """(keep, reason, steps until the start-up cost is paid back)."""
     if gain is None:
         return True, "the job could not be measured without it", None
     factor = math.exp(gain.estimate)
-    if gain.estimate < math.log1p(MINIMUM_GAIN) or gain.estimate < 2 * gain.sigma:
+    if not last and (gain.estimate < math.log1p(MINIMUM_GAIN) or gain.estimate < 2 * gain.sigma):
         return False, f"gives {factor:.2f}x by itself, within the noise or below {MINIMUM_GAIN:.0%}", None
-    if not start_up_s:
+    if not start_up_s or gain.estimate <= 0:
         return True, f"gives {factor:.2f}x by itself", None
     saved_per_step_s = observation.anatomy.iteration_s * (1 - 1 / factor)
     break_even = math.ceil(start_up_s / saved_per_step_s)

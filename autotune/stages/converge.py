@@ -89,9 +89,9 @@ def check_loss(runs: SeededRuns, asked: Asked, *, most_pairs: int | None = None)
         if differences:
             return LossVerdict("changed", f"settings differ that no knob declares: {differences}", 1, 0, numerics=asked.numerics)
         float16 = runs.float16_gradient()
-        verdict = _look_by_look(runs, asked, asked.steps, float16, most_pairs)
+        verdict = _look_by_look(runs, asked, float16, most_pairs)
         if verdict.verdict == "undecided" and most_pairs is None and runs.lengthen(2 * asked.steps):
-            verdict = _look_by_look(runs, asked, 2 * asked.steps, float16, None)
+            verdict = _look_by_look(runs, asked, float16, None, stretched=2)
     except SessionFailed as failure:
         return replace(verdict, verdict="undecided", reason=f"a further run failed ({failure})", pairs=len(runs.candidate))
     return verdict
@@ -110,14 +110,14 @@ def _fingerprint(runs: SeededRuns, declared: Collection[str]) -> str:
 
 
 def _look_by_look(
-    runs: SeededRuns, asked: Asked, steps: int, float16: tuple[float, float] | None, most_pairs: int | None
+    runs: SeededRuns, asked: Asked, float16: tuple[float, float] | None, most_pairs: int | None, stretched: int = 1
 ) -> LossVerdict:
     while True:
         have = len(runs.reference)
         further = next_look(have, asked.numerics)
         if most_pairs is not None and (further or 0) > most_pairs:
             further = None
-        decision = _compare(runs, asked, steps, float16, last=further is None)
+        decision = _compare(runs, asked, float16, stretched, last=further is None)
         metrics = _metrics(runs, asked, decision) if decision.state == "unchanged" else ()
         waiting = decision.state == "more-pairs" or any(m.verdict == "undecided" for m in metrics)
         if not waiting or further is None:
@@ -126,7 +126,7 @@ def _look_by_look(
 
 
 def _compare(
-    runs: SeededRuns, asked: Asked, steps: int, float16: tuple[float, float] | None, last: bool
+    runs: SeededRuns, asked: Asked, float16: tuple[float, float] | None, stretched: int, last: bool
 ) -> LossDecision:
     if not runs.reference:
         return compare({}, {}, asked.numerics, last_look=last)
@@ -134,7 +134,7 @@ def _compare(
     return compare(
         {s: loss_run(r) for s, r in runs.reference.items()},
         {s: _candidate(r, float16) for s, r in runs.candidate.items()},
-        asked.numerics, tolerance=asked.tolerance, steps=steps, last_look=last,
+        asked.numerics, tolerance=asked.tolerance, steps=stretched * asked.steps, stretched=stretched, last_look=last,
         baseline_repeat=loss_run(runs.repeat_reference(min(runs.reference))) if repeated else None,
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from statistics import fmean
 
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of
@@ -18,6 +19,7 @@ from autotune.stages.bench import Bench
 from autotune.stages.fresh import FreshRuns
 from autotune.stages.observe import explain_failure
 from autotune.verdict.gradients import relative_error
+from autotune.verdict.speedup import LogRatio, noise_of
 from autotune.verdict.timing import anatomy, cost_per_sample, drop_start, start_up_excess, warm_up_end
 from autotune_spaces.base import Config
 from autotune_trials.protocol import Record
@@ -89,6 +91,13 @@ class Pairs:
     def log_speedups(self) -> list[float]:
         """log(time a sample of the reference / of the candidate), one a pair; positive is faster."""
         return [math.log(self.cost(self.reference[s]) / self.cost(self.candidate[s])) for s in self._seeds()]
+
+    def gain(self, noise: float) -> LogRatio:
+        """Mean log speed-up with its error; positive is faster. ``noise``: standard deviation of one block's log cost
+        in the baseline, which steadies the error of few pairs."""
+        ratios = self.log_speedups()
+        own = noise_of([math.exp(r) for r in ratios]) if len(ratios) > 1 else 0.0
+        return LogRatio(fmean(ratios), max(own, math.sqrt(2) * noise) / math.sqrt(len(ratios)), len(ratios))
 
     def anatomies(self) -> tuple[Anatomy, Anatomy]:
         """(reference, candidate), of the last pair."""

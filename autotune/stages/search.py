@@ -22,11 +22,11 @@ from autotune.search.proposer import Proposer
 from autotune.search.seeds import seeds
 from autotune.search.stopping import best_of, plateau
 from autotune.stages.bench import Bench
-from autotune.stages.live import BlockFailed, LiveComparison
+from autotune.stages.live import CLEAR_LOSS, BlockFailed, LiveComparison
 from autotune.stages.observe import explain_failure
 from autotune.stages.pairs import Pairs
 from autotune.tracking.records import record_trial
-from autotune.verdict.speedup import LogRatio, noise_of
+from autotune.verdict.speedup import LogRatio
 from autotune_spaces.base import Config, Scope
 from autotune_spaces.codec import decode, encode
 
@@ -157,28 +157,32 @@ def _search_process(bench: Bench, observation: Observation, trials: list[Trial])
                 continue
             trial = known.get(key_of(config))
             if trial is None:
-                trial = _measure_fresh(bench, config, start, start_ratio, len(trials))
+                trial = _measure_fresh(bench, config, start, start_ratio, len(trials), observation.noise)
                 _store(bench, observation.defaults, trials, trial)
             if trial.state == "complete" and (trial.log_ratio or 0.0) < best_ratio - PROMISING:
                 best, best_ratio = dict(config), trial.log_ratio or 0.0
 
 
-def _measure_fresh(bench: Bench, config: Config, reference: Config, reference_ratio: float, number: int) -> Trial:
+def _measure_fresh(
+    bench: Bench, config: Config, reference: Config, reference_ratio: float, number: int, noise: float
+) -> Trial:
     """``config`` against ``reference`` in interleaved fresh processes; the ratio is given against the baseline."""
     started = time.monotonic()
     bench.progress.measuring(f"trial {number}", config)
     pairs = Pairs(bench, config, reference, label=f"trial{number}")
     try:
-        pairs.ensure(PROCESS_PAIRS)
+        pairs.ensure(1)
+        if pairs.log_speedups()[0] > -max(CLEAR_LOSS, 4 * noise):
+            pairs.ensure(PROCESS_PAIRS)
     except SessionFailed as failure:
         kind = "infeasible" if failure.kind == "oom" else "failed"
         return Trial(number, config, kind, reason=str(failure), origin="process", wall_s=time.monotonic() - started)
     except BaselineError as error:
         return Trial(number, config, "failed", reason=error.found, origin="process", wall_s=time.monotonic() - started)
-    ratios = [-r for r in pairs.log_speedups()]
-    mean = sum(ratios) / len(ratios)
-    sigma = noise_of([math.exp(r) for r in ratios]) / math.sqrt(len(ratios))
+    gain = pairs.gain(noise)
+    lost = gain.pairs < PROCESS_PAIRS
+    reason = f"{math.exp(-gain.estimate):.2f}x the time after the first pair of runs" if lost else ""
     return Trial(
-        number, config, "complete", reference_ratio + mean, sigma, len(ratios), "", "process", {},
-        pairs.anatomies()[1], time.monotonic() - started,
+        number, config, "pruned" if lost else "complete", reference_ratio - gain.estimate, gain.standard_error, gain.pairs,
+        reason, "process", {}, pairs.anatomies()[1], time.monotonic() - started,
     )

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev, variance
 
 from autotune.verdict.equivalence import Differences, judge
@@ -101,6 +101,7 @@ def compare(
     baseline_repeat: LossRun | None = None,
     last_look: bool = False,
     steps: int | None = None,
+    stretched: int = 1,
 ) -> LossDecision:
     """The verdict on ``candidates`` against ``baselines``.
 
@@ -113,6 +114,8 @@ def compare(
             repeatable.
         last_look: no further pairs will come: "undecided" instead of "more-pairs".
         steps: compare the first so many steps; None: all that both sides have.
+        stretched: the window is so many usual ones long. It then has as many more bins, for a longer bin would dilute
+            what happens in a part of it.
 
     Raises:
         ValueError: an unknown class.
@@ -154,23 +157,22 @@ def compare(
         return result(
             "changed", "the runs took batches of another size or in other numbers, which no knob declared", used
         )
-    too_short = _too_short(left, right, common, RULES[used], used)
+    rule = replace(RULES[used], bins=RULES[used].bins * stretched)
+    too_short = _too_short(left, right, common, rule, used)
     if too_short:
         return result("no-proof", too_short, used)
-    limits = _margins(baselines, right, common, RULES[used], tolerance)
+    limits = _margins(baselines, right, common, rule, tolerance, by_samples=used == "statistical")
     if isinstance(limits, str):
         return result("no-proof", limits, used)
     fault = float16_fault(right) or probe(left, right, used)
     if fault:
         return result("changed", fault, used)
-    return result(*_by_bins(left, right, common, limits, used, last_look))
+    return result(*_by_bins(left, right, common, limits, rule, used, last_look))
 
 
 def _cut(runs: Mapping[int, LossRun], steps: int | None) -> dict[int, LossRun]:
     if steps is None:
         return dict(runs)
-    from dataclasses import replace
-
     return {
         seed: replace(
             run,
@@ -264,11 +266,15 @@ class _Margins:
 
 
 def _margins(
-    baselines: Mapping[int, LossRun], candidates: Mapping[int, LossRun], common: int, rule: Rule, tolerance: float
+    baselines: Mapping[int, LossRun],
+    candidates: Mapping[int, LossRun],
+    common: int,
+    rule: Rule,
+    tolerance: float,
+    by_samples: bool,
 ) -> _Margins | str:
     """Margin of each bin, or why the baseline proves nothing."""
     tau = tolerance * rule.tolerance_factor
-    by_samples = rule is RULES["statistical"]
     runs = {s: r for s, r in baselines.items() if by_samples or r.steps >= common}
     edges = sample_bins([*runs.values(), *candidates.values()], rule.bins) if by_samples else None
     if by_samples and edges is None:
@@ -305,10 +311,16 @@ def _bins(run: LossRun, common: int, rule: Rule, edges: Sequence[float] | None) 
 
 
 def _by_bins(
-    left: Mapping[int, LossRun], right: Mapping[int, LossRun], common: int, limits: _Margins, used: str, last_look: bool
+    left: Mapping[int, LossRun],
+    right: Mapping[int, LossRun],
+    common: int,
+    limits: _Margins,
+    rule: Rule,
+    used: str,
+    last_look: bool,
 ) -> tuple[str, str, str, float, float]:
     """(state, reason, class, margin, difference) from the paired differences, in units of the margins."""
-    rule, n = RULES[used], len(left)
+    n = len(left)
     rows = [
         [
             (b - a) / m

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from statistics import fmean, stdev
+from statistics import fmean, stdev, variance
 
 from autotune.verdict.runs import LossRun
 
 PROBE_STEPS = 8
 PROBE_TOLERANCE = {"rounding": 0.05, "random-stream": 0.10}  # share of the norm; statistical changes are not probed
 PROBE_ERRORS = 3.0  # under another random stream the norms scatter: the mean must also stand out from that by this much
+SINGLE_STEP_PAIRS = 3  # from which the scatter of one step between seeds is known at all
 NEGLIGIBLE_NORM = 1e-9  # of the largest norm of the run: noise around a norm of zero has no meaningful ratio
 
 FLOAT16_EARLY_STEPS = 10  # the scale starts too high on purpose and is halved at each skip
@@ -26,7 +27,8 @@ def probe(baselines: Mapping[int, LossRun], candidates: Mapping[int, LossRun], n
     """Why the first steps of the candidates differ from the baselines' (same seeds), or None.
 
     rounding: root mean square over steps of the seed-mean log ratio, so that ratios that cancel over steps still count;
-    random-stream: mean over seeds and steps, which another mask or crop does not move.
+    random-stream: mean over seeds and steps, which another mask or crop does not move; and from three pairs on each step
+    by itself, since the effect of a stale gradient shows in one step and fades.
     """
     tolerance = PROBE_TOLERANCE.get(numerics)
     if tolerance is None:
@@ -46,6 +48,12 @@ def probe(baselines: Mapping[int, LossRun], candidates: Mapping[int, LossRun], n
         if not columns:
             continue
         values = [r for column in columns.values() for r in column]
+        single = None if not by_mean or delayed else _single_step(columns, limit)
+        if single is not None:
+            return (
+                f"the {what} of step {single[0] + 1} differs by {math.expm1(abs(single[1])):.0%} "
+                f"(allowed {math.expm1(limit):.0%})"
+            )
         if by_mean:
             size = fmean(values)
             error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
@@ -59,6 +67,22 @@ def probe(baselines: Mapping[int, LossRun], candidates: Mapping[int, LossRun], n
                 f"in the first {len(columns)} steps the {what} differs {how} by {math.expm1(abs(size)):.0%} "
                 f"(allowed {math.expm1(limit):.0%})"
             )
+    return None
+
+
+def _single_step(columns: Mapping[int, list[float]], limit: float) -> tuple[int, float] | None:
+    """(step, mean log ratio) of a step that differs beyond the limit and its scatter between seeds; None without one.
+
+    The scatter of one step among few seeds is badly known: it counts as at least what all steps have in the mean.
+    """
+    full = {step: ratios for step, ratios in columns.items() if len(ratios) >= SINGLE_STEP_PAIRS}
+    if not full:
+        return None
+    pooled = fmean(variance(ratios) for ratios in full.values())
+    for step, ratios in sorted(full.items()):
+        error = math.sqrt(max(pooled, variance(ratios)) / len(ratios))
+        if abs(fmean(ratios)) > limit + PROBE_ERRORS * error:
+            return step, fmean(ratios)
     return None
 
 

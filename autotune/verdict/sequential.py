@@ -4,7 +4,7 @@
              │ T > c₁?  │ T > c₂?  │ T > c₃?        T = trimmed mean / its standard error
 
 Looking three times with the quantile of one look would err too often. Bonferroni (a third of the level a look, t quantiles) takes
-no notice of the looks sharing their pairs, and t quantiles are not quite right for a trimmed mean of five. Here c₁, c₂, c₃ are the
+no notice of the looks sharing their pairs, and t quantiles are too small for a trimmed mean of twelve (2.57 for 2.78). Here c₁, c₂, c₃ are the
 quantiles of T itself, of normal pairs, each passed for the first time with a third of the level. Whoever stops at whatever look,
 the interval ± c·error holds with the level (repeated confidence intervals: C. Jennison and B. Turnbull, J. R. Stat. Soc. B 51, 1989;
 spending a share of the level a look: K. Lan and D. DeMets, Biometrika 70, 1983).

@@ -4,12 +4,13 @@
     confirm   B│C  C│B  B│C …   a fresh process each, 5 / 8 / 12 pairs   decide          the only figure reported
 
 Live intervals are too narrow (in trials, 84–87 % coverage of a nominal 95 %), because a process that is never restarted
-keeps its memory layout and its luck. Fresh processes give each pair an independent draw of that luck; the 20 % trimmed
-mean with Yuen's interval keeps pairs hit by a burst of other load from deciding.
+keeps its memory layout and its luck. Fresh processes give each pair an independent draw of that luck; the trimmed mean
+keeps pairs hit by a burst of other load from deciding (sequential.py: its interval at each look).
 
-Sources: K. Yuen, "The two-sample trimmed t for unequal population variances", Biometrika 61 (1974), in the one-sample
-form of J. Tukey and D. McLaughlin (1963); T. Kalibera and R. Jones, "Rigorous benchmarking in reasonable time" (2013),
-for repeating at the level that varies, the process.
+Sources: T. Kalibera and R. Jones, "Rigorous benchmarking in reasonable time" (2013), for repeating at the level that
+varies, the process; B. Efron and C. Morris, "Data analysis using Stein's estimator", J. Am. Stat. Assoc. 70 (1975), for
+drawing a claim towards no gain by what its own error says. Rules that were tried and left:
+benchmarks/verdicts/simulated.md.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from autotune.results import Interval
+from autotune.verdict.sequential import critical_value, t_quantile, trimmed_each_end, trimmed_mean
 
 BASELINE = "B"
 LOOKS = (5, 8, 12)  # pairs of fresh processes at which a decision is tried; more than 12 buys little per minute
 ALPHA = 0.05  # of wrongly adopting anything, over all looks and finalists
 MINIMUM_GAIN = 0.02  # below this a change is not worth its risk, and within it two candidates are tied
-TRIM = 0.2  # Yuen's and Wilcox's usual amount: 1 of 5, 1 of 8, 2 of 12 pairs from each end
 NOISE_WEIGHT = 4  # degrees of freedom the noise known from baseline blocks counts for beside a candidate's own pairs
 REPORTED_PAIRS_LIMIT = 1000  # beyond it "more pairs" is no advice
 
@@ -143,46 +144,6 @@ def noise_of(costs: Sequence[float]) -> float:
     return math.sqrt(math.fsum((y - mean - slope * (i - middle)) ** 2 for i, y in enumerate(logs)) / (n - 2))
 
 
-def trimmed_t_interval(log_ratios: Sequence[float], alpha: float) -> tuple[float, float, float]:
-    """(estimate, low, high) of the centre of ``log_ratios`` at level 1 - ``alpha``: trimmed mean and Yuen's interval.
-
-    With g = floor(0.2 n) values trimmed from each end and h = n - 2g left, the standard error is sqrt(winsorized sum of
-    squares / (h (h - 1))) with h - 1 degrees of freedom. Fewer than five values are not trimmed; one value alone has
-    the whole line for its interval.
-
-    Raises:
-        ValueError: no values.
-    """
-    n = len(log_ratios)
-    if n == 0:
-        raise ValueError("an interval needs at least one value")
-    estimate, error, freedom = _trimmed(log_ratios)
-    if freedom == 0:
-        return estimate, -math.inf, math.inf
-    half = t_quantile(1 - alpha / 2, freedom) * error
-    return estimate, estimate - half, estimate + half
-
-
-def _trimmed(values: Sequence[float]) -> tuple[float, float, int]:
-    """Trimmed mean, its standard error, its degrees of freedom."""
-    ordered, n = sorted(values), len(values)
-    g = int(TRIM * n)
-    kept = ordered[g : n - g]
-    h = len(kept)
-    if h < 2:
-        return fmean(kept), math.inf, 0
-    winsorized = [kept[0]] * g + kept + [kept[-1]] * g
-    mean = fmean(winsorized)
-    return fmean(kept), math.sqrt(math.fsum((x - mean) ** 2 for x in winsorized) / (h * (h - 1))), h - 1
-
-
-def t_quantile(p: float, freedom: float) -> float:
-    """Quantile ``p`` of Student's t. scipy.special loads in a fraction of the time of scipy.stats."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, p))
-
-
 def decide(
     log_ratios: Sequence[float],
     *,
@@ -198,9 +159,14 @@ def decide(
         reject     the whole interval is below 1 + minimum_gain, or this was the last look
         continue   otherwise
 
-    The interval has level 1 - alpha / (looks × finalists): by Bonferroni, all intervals that could be reported hold
-    together with 1 - alpha. An equal split over looks is not the sharpest, but needs no assumption about how they
-    depend on each other.
+    The interval holds with 1 - alpha at whatever look it is reported. Only its lower end can adopt what is no faster, so
+    ``finalists`` of them do so with at most alpha together if each is given a two-sided 2 alpha / finalists; and never
+    more than alpha, so that each interval is one of 95 % by itself.
+
+    The estimate of what is adopted is drawn towards 1: what passes a bar is on average too high, by the more the closer
+    it passed. With T = estimate / error, a share 1 / T² of the estimate's square is error, so the share 1 - 1 / T² of the
+    estimate is left (Efron and Morris); and T² is itself too high by f / (f - 2), as the error is known from f degrees of
+    freedom only. The interval stays as it is and holds the drawn estimate.
 
     Args:
         log_ratios: log(cost baseline / cost candidate), one per interleaved pair of fresh processes.
@@ -215,10 +181,13 @@ def decide(
         raise ValueError(f"look {look} is not one of the {len(looks)} planned")
     if not all(math.isfinite(r) for r in log_ratios):
         raise ValueError("log ratios must be finite")
-    level = alpha / (len(looks) * max(finalists, 1))
-    estimate, low, high = trimmed_t_interval(log_ratios, level)
-    interval = Interval(math.exp(estimate), _exp(low), _exp(high))
+    level = min(alpha, 2 * alpha / max(finalists, 1))
+    centre, error, freedom = trimmed_mean(log_ratios)
+    half = critical_value(len(log_ratios), look, looks, level) * error if freedom else math.inf
+    low, high = centre - half, centre + half
     wanted = math.log1p(minimum_gain)
+    estimate = centre * (1 - freedom / max(freedom - 2, 1) * (error / centre) ** 2) if low > 0 else centre
+    interval = Interval(math.exp(estimate), _exp(low), _exp(high))
     figures = (
         f"{_times(interval.estimate)} ({_times(interval.low)} to {_times(interval.high)}, {len(log_ratios)} pairs)"
     )
@@ -236,7 +205,7 @@ def decide(
         )
     if estimate < wanted:
         return SpeedDecision("reject", interval, f"no gain of {minimum_gain:.0%} or more is shown: {figures}")
-    needed = required_blocks(log_ratios, estimate, level)
+    needed = required_blocks(log_ratios, estimate, level / len(looks))
     return SpeedDecision("reject", interval, too_noisy_text(interval, len(log_ratios), needed), True, needed)
 
 
@@ -246,12 +215,12 @@ def required_blocks(log_ratios: Sequence[float], half_width: float, alpha: float
     Raises:
         ValueError: fewer than two ratios, or a half width that is not positive.
     """
-    _, error, freedom = _trimmed(log_ratios)
+    _, error, freedom = trimmed_mean(log_ratios)
     if freedom == 0 or half_width <= 0:
         raise ValueError("two ratios and a positive half width are needed")
     spread = error * math.sqrt(len(log_ratios))
     for n in range(2, REPORTED_PAIRS_LIMIT + 1):
-        if t_quantile(1 - alpha / 2, max(n - 2 * int(TRIM * n) - 1, 1)) * spread / math.sqrt(n) <= half_width:
+        if t_quantile(1 - alpha / 2, max(n - 2 * trimmed_each_end(n) - 1, 1)) * spread / math.sqrt(n) <= half_width:
             return n
     return None
 

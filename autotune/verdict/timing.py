@@ -186,16 +186,18 @@ def disturbed(
     foreign_cores: float = FOREIGN_CORES,
     pressure_rise: float = PRESSURE_RISE,
 ) -> str | None:
-    """What else ran during ``window`` and spoils it, or None.
+    """What else ran during ``window``, or held the device back, and spoils it; or None.
 
     Args:
         window: the one in question.
         calm: other windows of the *same configuration*. Steady load is in all of them and cancels in a paired
-            comparison:
-            only what exceeds their median counts.
+            comparison: only what exceeds their median counts.
         foreign_cores: rise in CPU use outside the session, in cores, that disturbs.
         pressure_rise: rise of CPU pressure, 0..1, that disturbs.
     """
+    usually_throttled = sum(bool(w.throttled) for w in calm) > len(calm) / 2
+    if window.throttled and not usually_throttled:  # a card that always meets its power cap runs at it in production, too
+        return f"the device ran below its clock ({window.throttled})"
     usual_load = median(w.foreign_load for w in calm) if calm else 0.0
     if window.foreign_load - usual_load > foreign_cores:
         usual = f" (usually {usual_load:.2f})" if calm else ""

@@ -36,7 +36,7 @@ from autotune_trials.protocol import Window  # noqa: E402
 
 MACHINES = ("quiet", "drifting", "bursty, seen", "bursty, unseen", "very noisy")
 RATIOS = (1.00, 1.03, 1.15, 0.90)  # planted speed-ups
-SCORED_SEED, DRY_SEED = 20_260, 7  # the scored seeds were run once, after the rule was frozen
+SCORED_SEED, DRY_SEED = 30_303, 7  # run once, after the rule was frozen; an earlier rule was scored on 20 260
 
 ITERATION_S, BATCH = 0.05, 32
 FRESH_S, LIVE_ITERATIONS, WARM_UP, START_UP_S = 4.5, 14, 20, 5.0
@@ -50,26 +50,45 @@ CONFIGURATIONS, FINALISTS, CONFIRMATIONS, MINIMUM_GAIN = 10, 2, 3, 0.02
 NOTES = """
 ## What misses its bar
 
-- *Choice on bursty, unseen* (bar: 95 %): one pair in four is hit by a burst, more than the 20 % that are trimmed, and
-  with a third of alpha the interval then often stays too wide. The baseline is kept, and the result says why.
-- *Very noisy*: over-claims at 1.15 and choice. Only the luckier measurements get past an interval that wide. False
-  adoption keeps its bar there too.
-- *Coverage above 99 %* in a few cells: the level is split over looks and confirmations without regard to how they
-  depend on each other, so intervals are rather too wide than too narrow.
+- *Very noisy*, choice: the interval stays too wide for half of the clear winners. The baseline is kept, and the result says why.
+- *Very noisy*, 1.03: of 400 such small gains 21 are adopted, those whose measurement was far too lucky (+9.4 % on average). Drawing
+  estimates towards 1 takes from a claim what its own error explains, and that error was underestimated too. False adoption keeps its bar.
+- *Bursty, seen*, choice: coverage of 99.5 % is one interval of 198 that misses; 200 studies cannot tell that from 99 %.
 
 ## What was tried
 
-On other seeds, 400 runs a cell, before the scored run. Over-claims are the 95th percentile at a planted 1.5.
+On other seeds, 1300 sequences of pairs a cell (800 at 0.90), before the scored run; the rule before this one was scored on
+seeds 20 260, and missed the choice under unseen bursts (92.0 %) and over-claims on *very noisy* (+2.2 %, +11.2 %). Columns: pairs
+at 1.15 on *quiet*; adopted at 1.00, the worst machine; coverage over all machines, ratios, and one or three finalists; adopted as
+one of three finalists at 1.03 on *quiet* and at 1.15 under unseen bursts; over-claim at 1.15 on *very noisy*.
 
-| variant | pairs at 1.15, quiet | adopted at 1.00, quiet | over-claim, bursty unseen | over-claim, very noisy | taken |
-|---|---|---|---|---|---|
-| 20 % trimmed at every look | 5.4 | 2.5 % | 3.8 % | 15.3 % | yes |
-| no trimming at 5 pairs | 5.0 | 2.0 % | 13.2 % | 25.9 % | no |
+| rule | pairs | at 1.00 | covered | 1.03, quiet | 1.15, unseen | over-claim, mean, p95 | taken |
+|---|---|---|---|---|---|---|---|
+| Bonferroni over looks and finalists, 20 % trimmed (the rule before) | 5.4 | 1.4% | 95.8%–99.4% | 51% | 94.2% | +2.0%, +10.2% | no |
+| no trimming | 5.0 | 1.1% | 97.5%–100.0% | 68% | 68.2% | +6.3%, +20.9% | no |
+| bounds simulated | 5.7 | 1.3% | 95.8%–99.7% | 51% | 93.8% | +2.2%, +10.8% | no |
+| … with shares .1, .3, .6 of the level | 6.8 | 1.2% | 95.7%–99.9% | 58% | 93.8% | +2.2%, +11.7% | no |
+| … 25 % trimmed at every look | 5.7 | 1.8% | 96.2%–99.5% | 33% | 98.6% | +1.6%, +7.8% | no |
+| … 25 % trimmed from 12 pairs on | 5.7 | 1.4% | 95.8%–99.7% | 37% | 98.5% | +1.7%, +8.3% | no |
+| …… and finalists share the upper tail only | 5.7 | 1.4% | 95.8%–99.2% | 54% | 98.7% | +1.7%, +8.3% | no |
+| ……… and the estimate drawn towards 1 by 1 / T² | 5.7 | 1.3% | 96.0%–99.2% | 53% | 98.7% | +1.1%, +7.3% | no |
+| ……… by f / (f - 2) / T² | 5.7 | 1.3% | 96.0%–99.2% | 53% | 98.7% | +0.7%, +6.8% | yes |
+| ……… with shares .2, .3, .5 | 6.2 | 1.2% | 95.9%–99.5% | 57% | 98.7% | +0.6%, +6.7% | no |
+| ……… with a fourth look at 16 pairs | 5.9 | 1.2% | 96.2%–99.4% | 71% | 99.5% | +0.5%, +6.7% | no |
+
+- Unseen bursts hit one pair in four. Trimming two of twelve from each end lets a third one on the same side decide the width;
+  trimming three does not. Trimmed at eight as well, too few degrees of freedom are left for small gains.
+- Only the lower end of an interval can adopt what is no faster, so three finalists may have two thirds of alpha each, two-sided.
+- A fourth look would find more small gains, at a third more runs for every candidate that gives nothing; later looks given more
+  of the level cost pairs where the gain is clear. Neither was needed for a bar.
+- Simulated bounds are wider than t quantiles for a trimmed mean of five and of twelve, and narrower for sharing their pairs:
+  they do not buy power, they make the level right.
 
 In a first version of the machines all had stalls of five iterations, and the bursty ones the long bursts that only
 *very noisy* has now: windows of the quiet one differed by 6 %, which is not quiet. The rule was not changed with it.
 
-Not simulated: the DataLoader's queue after a stall (the agent drains it), and clock or thermal limits.
+Not simulated: the DataLoader's queue after a stall (the agent drains it), and clock or thermal limits. Real processes under
+real load: loads.md.
 """
 
 
@@ -271,7 +290,7 @@ All equal: how often anything is adopted (bar: 5 %), and what taking the fastest
 {table.join(equal)}
 
 One clear winner, 15 % ahead of the rest: how often what is adopted is within 2 % of the best (bar: 95 %). Each
-confirmation has a third of alpha, as in the confirm stage, which tries up to three configurations.
+confirmation shares alpha with two others, as in the confirm stage, which tries up to three configurations.
 
 | machine | within 2 % of the best | baseline kept | over-claim, mean | p95 | covered |
 |---|---|---|---|---|---|

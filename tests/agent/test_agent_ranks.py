@@ -62,5 +62,46 @@ def test_two_ranks_switch_at_the_same_iteration(tuner: Tuner) -> None:
         second.communicate()
     for mine in reports:
         assert [r.id for r in mine[:3]] == ["b", "c", "b2"] and type(mine[3]).__name__ == "PlanDone"
-        assert [r.settle_iterations for r in mine[:3]] == [3, 4, 2]
+        assert [r.settle_iterations for r in mine[:3]] == [3 + 8, 4 + 8, 2 + 8]
         assert all(len(r.window.times_s) == 5 and r.error == "" for r in mine[:3])
+
+
+WITH_WORKERS = """
+import os, torch, torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+class Numbers(Dataset):
+    def __len__(self): return 4000
+    def __getitem__(self, i): return torch.tensor([float(i)])
+torch.set_num_threads(1); torch.manual_seed(0)
+dist.init_process_group("gloo")
+data = Numbers()
+loader = DataLoader(data, batch_size=2, sampler=DistributedSampler(data, shuffle=False), num_workers=1, prefetch_factor=3)
+model = nn.parallel.DistributedDataParallel(nn.Linear(1, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+with open(f"seen{os.environ['RANK']}", "w") as file:
+    for x in loader:
+        print(int(x[0]) // 4, file=file, flush=True)  # the same number on both ranks
+        optimizer.zero_grad(); model(x).sum().backward(); optimizer.step()
+"""
+
+
+def test_ranks_throw_the_same_batches_away(tuner: Tuner) -> None:
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    tuner.start(WITH_WORKERS, env={**env, "RANK": "0"})
+    variables = {**os.environ, **tuner.environment, **env, "RANK": "1"}
+    second = subprocess.Popen([sys.executable, "train.py"], cwd=tuner.directory, env=variables, stderr=subprocess.PIPE, text=True)
+    try:
+        ranks = [tuner.accept(60).makefile("rwb") for _ in range(2)]
+        assert all(type(read(r)).__name__ == "Hello" for r in ranks)
+        for rank in ranks:
+            rank.write(dump(Plan(1, (block("b", 5), block("c", 5)))))
+            rank.flush()
+        reports = [[read(rank) for _ in range(3)] for rank in ranks]
+    finally:
+        second.kill()
+        second.communicate()
+    assert all(r.error == "" and len(r.window.times_s) == 5 for mine in reports for r in mine[:2])
+    mine, theirs = ([int(n) for n in (tuner.directory / f"seen{rank}").read_text().split()] for rank in (0, 1))
+    assert mine == theirs
+    assert [b - a for a, b in zip(mine, mine[1:], strict=False) if b - a > 1] == [1 + 3] * 2  # once a block

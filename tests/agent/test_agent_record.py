@@ -121,6 +121,7 @@ for i in range(100):
     assert list(found.losses) == [float(i) for i in range(10)]
     assert set(found.window.samples) == {24.0}
     assert found.metrics["accuracy"] == pytest.approx([i / 100 for i in range(10)])
+    assert len(found.metrics_at["accuracy"]) == 10 and found.metrics_at["accuracy"][3:] == tuple(24.0 * i for i in range(3, 10))
 
 
 SCALED = """
@@ -156,6 +157,69 @@ def test_float16_scaling_is_that_of_grad_scaler_to_the_bit(tuner: Tuner) -> None
     assert lines == expected[: len(lines)] and len(lines) >= 19
     assert found.skipped == (5,)
     assert math.isfinite(found.losses[4]) and found.losses[5] > 1e30  # the loss is recorded unscaled
+    assert found.notes["loss_scale"] == 2.0**15 and len(found.gradient_sketch) == 1024
+
+
+def test_the_loss_of_a_job_with_a_scaler_of_its_own_is_recorded_unscaled(tuner: Tuner) -> None:
+    source = SCALED.replace('own = "AUTOTUNE_SESSION" not in os.environ', "own, total = True, 0.0")
+    source = source.replace("scaler.scale(loss)", "total += loss.item(); scaler.scale(loss)").replace("print(float(loss)", "print(total")
+    totals = [0.0] + [float.fromhex(line.split()[0]) for line in run_bare(tuner.directory, source).splitlines()]
+    expected = [b - a for a, b in zip(totals[:5], totals[1:6], strict=True)]
+    found = record(tuner, source=source, steps=10)
+    assert found.fingerprint["scaler"] is True
+    assert found.losses[:5] == pytest.approx(expected, rel=1e-6)
+    assert all(loss < 100 for i, loss in enumerate(found.losses) if i != 5)  # the fifth takes in the step left out for overflow
+
+
+def test_a_loss_scale_that_is_given_is_started_with(tuner: Tuner) -> None:
+    found = record(tuner, source=SCALED.replace('["step"]', '.get("step", 0)'), knobs={"amp_dtype": "float16"}, steps=4, loss_scale=2.0**100)
+    assert found.skipped[0] == 0 and found.gradient_sketch == ()  # its first step overflows
+    assert found.notes["loss_scale"] == 2.0 ** (100 - len(found.skipped))
+
+
+SEVERAL = CNN + """
+for i in range(20):
+    x, y = data.tensors[0][:8], data.tensors[1][:8]
+    optimizer.zero_grad()
+    loss = criterion(model(x), y)
+    loss.backward()
+    each = nn.functional.cross_entropy(model(x), y, reduction="none")
+    each.backward(torch.full((8,), 0.25))
+    torch.autograd.backward([criterion(model(x), y), each.detach().requires_grad_()], [None, torch.zeros(8)])
+    optimizer.step()
+    print((float(loss) + float(each.sum()) / 4 + float(loss)), flush=False)
+"""
+
+
+def test_several_backward_calls_a_step_are_summed_whatever_they_are_called_on(tuner: Tuner) -> None:
+    found = record(tuner, source=SEVERAL, steps=10)
+    assert tuner.process is not None
+    printed = [float(tuner.process.stdout.readline()) for _ in range(9)]  # flushed before the record was sent
+    assert found.losses[:9] == pytest.approx(printed, rel=1e-5)
+
+
+DROPPED = CNN + """
+while True:
+    for x, y in loader:
+        out = nn.functional.dropout(model(x), 0.3)
+        loss = criterion(out + nn.functional.dropout(model(x), 0.1), y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+""".replace("model(x)", "both(x)").replace("while True", """class Both(nn.Module):
+    def __init__(self): super().__init__(); self.inner = model
+    def forward(self, x): return nn.functional.dropout(self.inner(x), 0.3)
+both = Both()
+while True""")
+
+
+def test_compiled_dropout_draws_what_eager_draws(tuner: Tuner, tmp_path_factory: pytest.TempPathFactory) -> None:
+    eager = record(tuner, source=DROPPED, steps=30, seed=0)
+    other = Tuner(tmp_path_factory.mktemp("compiled"))
+    try:
+        compiled = record(other, source=DROPPED, steps=30, seed=0, knobs={"compile_mode": "default"})
+    finally:
+        other.end()
+    assert compiled.notes["unique_graphs"] >= 1 and not compiled.no_effect
+    assert compiled.losses == pytest.approx(eager.losses, rel=1e-4)
 
 
 def test_profile_writes_a_trace_with_phases_and_operators(tuner: Tuner) -> None:

@@ -9,15 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from autotune.verdict.speedup import (
-    LOOKS,
-    choose,
-    decide,
-    live_log_ratio,
-    noise_of,
-    required_blocks,
-    trimmed_t_interval,
-)
+from autotune.verdict.sequential import boundary, critical_value, t_quantile, trimmed_mean, trimmed_t_interval
+from autotune.verdict.speedup import LOOKS, choose, decide, live_log_ratio, noise_of, required_blocks
 
 ABBA = "BCCBBCCB"
 
@@ -85,14 +78,15 @@ def test_noise_is_what_remains_when_drift_is_removed():
         noise_of([1.0])
 
 
-def test_the_interval_is_the_one_scipy_gives_for_the_trimmed_t_test():
-    values = np.random.default_rng(1).standard_t(3, 12)
+@pytest.mark.parametrize(("n", "trim"), [(5, 0.2), (8, 0.2), (12, 0.25)])
+def test_the_interval_is_the_one_scipy_gives_for_the_trimmed_t_test(n, trim):
+    values = np.random.default_rng(1).standard_t(3, n)
     estimate, low, high = trimmed_t_interval(list(values), 0.05)
-    assert estimate == pytest.approx(stats.trim_mean(values, 0.2))
+    assert estimate == pytest.approx(stats.trim_mean(values, trim))
     # the p value of Yuen's two-sample test against a constant far more certain than the values is the one-sample one
     for edge in (low, high):
         p = stats.ttest_ind(
-            values, np.full(10**6, edge) + 1e-9 * np.sin(np.arange(10**6)), equal_var=False, trim=0.2
+            values, np.full(10**6, edge) + 1e-9 * np.sin(np.arange(10**6)), equal_var=False, trim=trim
         ).pvalue
         assert p == pytest.approx(0.05, rel=0.01)
 
@@ -130,6 +124,33 @@ def test_coverage_at_each_look(n, draw):
         _, low, high = trimmed_t_interval(list(values), 0.05)
         covered += low <= 0.1 <= high
     assert 0.93 <= covered / 1000 <= 0.99
+
+
+def sequences(n, seed):
+    return np.random.default_rng(seed).normal(0, 0.02, (n, LOOKS[-1]))
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.05 / 3])
+def test_the_bounds_of_all_looks_together_keep_the_level_and_use_it(alpha):
+    bounds = boundary(LOOKS, alpha)
+    outside = 0
+    for row in sequences(4000, 20):
+        found = [trimmed_mean(row[:n].tolist()) for n in LOOKS]
+        outside += any(abs(mean) > c * error for c, (mean, error, _) in zip(bounds, found, strict=True))
+    assert outside / 4000 == pytest.approx(alpha, rel=0.25)
+
+
+def test_one_look_at_untrimmed_pairs_is_the_t_interval():
+    assert boundary((4,), 0.05)[0] == pytest.approx(t_quantile(0.975, 3), rel=0.02)
+
+
+def test_looks_that_share_their_pairs_need_less_than_bonferroni_at_the_last():
+    assert boundary((12, 16), 0.05)[-1] < 0.98 * boundary((16,), 0.025)[0]
+
+
+def test_pairs_that_were_not_planned_get_the_quantile_of_their_own_number():
+    assert critical_value(7, 1, LOOKS, 0.05) == pytest.approx(t_quantile(1 - 0.05 / 6, 4))
+    assert critical_value(1, 0, LOOKS, 0.05) == math.inf
 
 
 def confirm(draw, finalists=1):
@@ -173,6 +194,30 @@ def test_a_clear_gain_is_adopted_early_covered_and_not_over_claimed():
     assert np.mean(claims) <= 0.015
     assert np.quantile(claims, 0.95) <= 0.10
     assert np.mean([d.interval.low <= 1.15 <= d.interval.high for d in found]) >= 0.93
+
+
+def test_what_barely_passes_claims_less_than_was_measured_and_what_is_certain_as_much():
+    rng = np.random.default_rng(11)
+    noisy_pairs = list(0.14 + rng.normal(0, 0.09, 12))
+    barely, sure = decide(noisy_pairs, look=2), decide([0.14, 0.141, 0.139, 0.1402, 0.1398], look=0)
+    assert barely.state == sure.state == "adopt"
+    assert 1.02 < barely.interval.estimate < 0.995 * math.exp(trimmed_mean(noisy_pairs)[0])
+    assert sure.interval.estimate == pytest.approx(math.exp(0.14), rel=1e-4)
+
+
+def test_a_claim_is_inside_its_interval():
+    rng = np.random.default_rng(12)
+    found = [confirm(noisy(rng, 1.15, noise=n), f) for n in (0.01, 0.05, 0.1) for f in (1, 3) for _ in range(50)]
+    assert all(d.interval.low < d.interval.estimate < d.interval.high for d in found)
+
+
+def test_gains_on_a_machine_at_its_limit_are_not_over_claimed():
+    rng = np.random.default_rng(13)
+    found = [confirm(noisy(rng, 1.15, noise=0.08, bursts=0.2)) for _ in range(600)]
+    claims = [d.interval.estimate / 1.15 - 1 for d in found if d.state == "adopt"]
+    assert 100 < len(claims) < 500, "the noise is such that some pass and some do not"
+    assert np.mean(claims) <= 0.015
+    assert np.quantile(claims, 0.95) <= 0.10
 
 
 def test_a_gain_too_small_to_be_worth_a_change_is_rejected_however_sure():

@@ -181,3 +181,11 @@ def test_pressure_the_job_makes_itself_is_no_disturbance():
     assert disturbed(window([1.0] * 9, cpu_pressure=0.9, foreign_load=0.02)) is None
     assert disturbed(window([1.0] * 9, cpu_pressure=0.9, foreign_load=0.2)) is not None
     assert disturbed(window([1.0] * 9, foreign_load=0.6)) is not None
+
+
+def test_a_device_held_below_its_clock_spoils_a_window_unless_it_always_is():
+    held, free = window([1.0] * 9, throttled="thermal slowdown"), window([1.0] * 9)
+    assert "thermal slowdown" in disturbed(held)
+    assert "thermal slowdown" in disturbed(held, [free, held])
+    assert disturbed(held, [held, held, free]) is None
+    assert disturbed(window([1.0] * 9), [held]) is None

@@ -89,6 +89,9 @@ class Block:
     """A stretch of iterations under one configuration: settle, then measure.
 
         apply knobs │ settle (≥ min_settle, until times have levelled off, ≤ max_settle) │ iterations measured
+
+    Settling includes emptying the loader's queue after a stall: the job trains on later batches then, and what was thrown
+    away counts nowhere. Several ranks settle for min_settle + 8 iterations each, and throw away alike.
     """
 
     id: str
@@ -151,7 +154,7 @@ class Record:
 
     rank: int
     window: Window  # all iterations, first to last; the tuner finds where warm-up ends
-    losses: tuple[float | None, ...]  # sum of the values backward was called on since the last step; None if not a scalar
+    losses: tuple[float | None, ...]  # what backward differentiated since the last step, summed; None if there was nothing, or it is complex
     samples_before: tuple[float, ...]  # samples consumed before each step
     gradient_norms: tuple[float, ...] = ()  # before clipping, first probe_steps steps
     update_norms: tuple[float, ...] = ()  # of the parameter change, first probe_steps steps

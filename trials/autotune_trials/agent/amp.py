@@ -110,12 +110,13 @@ class LossScaler:
 
     The loss is scaled going into backward, and gradients are unscaled as soon as it returns, so that everything the
     job does with them (clipping, logging) sees true gradients. An overflow leaves out the optimizer's step: its
-    gradients are taken away for the duration of ``step``. All scales are powers of two, so scaling itself is exact.
+    gradients are taken away for the duration of ``step``. Usual scales are powers of two, so scaling itself is exact.
     """
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, scale: float | None = None) -> None:
+        """``scale``: to start with; a power of two, so that scaling changes no digit. None: 2**16."""
         self._torch = torch
-        self.scale = INITIAL_SCALE
+        self.scale = INITIAL_SCALE if scale is None else float(scale)
         self._good_steps = 0
         self._overflow: dict[tuple[int, Any], Any] = {}  # (id of optimizer, device) -> found_inf
         self._overflowed = False  # some optimizer in this iteration

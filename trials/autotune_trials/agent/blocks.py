@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import math
-from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -15,53 +14,10 @@ from autotune_trials.agent.entries import compile_notes
 from autotune_trials.agent.facts import rank, startup_s, world_size
 from autotune_trials.agent.modes import Mode, hello
 from autotune_trials.agent.patches import scheduler
+from autotune_trials.agent.settling import AFTER_DRAIN, DRAIN_SHARE, SETTLE_SHARE, LockstepSettling, Settling
 from autotune_trials.measure.memory import MemoryMeter
 from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.protocol import Block, BlockReport, Plan, PlanDone
-
-STALL = 5.0  # an iteration this many medians long is a stall: a compile, a cuDNN search, a rebuilt loader
-DRAIN = 3  # iterations after a full queue of batches has been used up
-GROUP = 4  # times have levelled off when the medians of the last two groups of 4 …
-LEVEL = 0.10  # … agree within 10 %
-SETTLE_SHARE = 0.6  # of a block's max_seconds that settling may take, so that something is left to measure
-
-
-class Settling:
-    """Decides, from iteration times, when a block has settled."""
-
-    def __init__(self, block: Block, queue_depth: int) -> None:
-        self._block, self._queue = block, queue_depth
-        self.times: list[float] = []
-        self.settled = False
-
-    def add(self, wall_s: float) -> None:
-        self.times.append(wall_s)
-
-    def done(self, spent_s: float) -> bool:
-        """Whether settling ends now; ``spent_s``: seconds since the block began. ``settled`` says if on evidence."""
-        count = len(self.times)
-        self.settled = count >= self._block.min_settle and self._levelled(self._since_stall())
-        out_of_time = spent_s > SETTLE_SHARE * self._block.max_seconds and count >= min(2, self._block.max_settle)
-        return self.settled or count >= self._block.max_settle or out_of_time
-
-    def _since_stall(self) -> list[float]:
-        typical = median(self.times)
-        stalls = [i for i, t in enumerate(self.times) if t > STALL * typical]
-        return self.times[stalls[-1] + 1 :] if stalls else self.times
-
-    def _levelled(self, times: list[float]) -> bool:
-        if len(times) < max(2 * GROUP, self._queue + DRAIN):
-            return False
-        last, before = median(times[-GROUP:]), median(times[-2 * GROUP : -GROUP])
-        return abs(last - before) <= LEVEL * before
-
-
-class LockstepSettling(Settling):
-    """Several ranks: the same count on each, or they would change knobs at different steps."""
-
-    def done(self, spent_s: float) -> bool:
-        self.settled = len(self.times) >= self._block.min_settle
-        return self.settled
 
 
 class LiveMode(Mode):
@@ -77,13 +33,15 @@ class LiveMode(Mode):
         self._block: Block | None = None
         self._set: dict[str, tuple[Any, Any]] = {}  # knob name -> (knob, value) not at the job's own value
         self._settling: Settling | None = None
+        self._opened: WindowRecorder | None = None  # what the window will be, once times have levelled off
         self._window: WindowRecorder | None = None
+        self._pass_over = 0  # iterations that are left out of the window
         self._began = 0.0
         self._settle_s = 0.0
         self._skipped = 0
         self._alone = True
         self._lost = False  # the running block ended in out-of-memory
-        self._graphs = 0  # compiled when the window was opened
+        self._graphs: int | None = None  # compiled when the window was opened; None: nothing is compiled by us
 
     def on_iteration(self, iteration: Any) -> None:
         agent = self.agent
@@ -150,10 +108,12 @@ class LiveMode(Mode):
         """Bring the job to the block's configuration; a knob that raises ends the block."""
         agent = self.agent
         self._window, self._settling, self._skipped, self._settle_s = None, None, 0, 0.0
+        self._opened, self._pass_over = None, 0
         self._began = perf_counter()
         agent.knob_failure = ""
         MemoryMeter(agent.torch, agent.live.device).start()
         agent.loader_hooks.last_rebuild_s = 0.0
+        agent.loader_hooks.cancel_drain()
         agent.loader_hooks.serve_cached(block.cached_batches)
         wanted = {c.name: (agent.knob(c.name, c.options), c.value) for c in block.knobs}
         try:
@@ -166,8 +126,8 @@ class LiveMode(Mode):
         except Exception as error:
             self._fail_block(f"knob: {type(error).__name__}: {error}")
             return False
-        depth = agent.loader_hooks.queue_depth()
-        self._settling = (Settling if self._alone else LockstepSettling)(block, depth)
+        paused_s = perf_counter() - agent.clock.last_s  # since the last iteration ended: workers did not pause
+        self._settling = (Settling if self._alone else LockstepSettling)(block, agent.loader_hooks.queue_depth(), paused_s)
         return True
 
     def _give_back(self, name: str) -> None:
@@ -204,9 +164,16 @@ class LiveMode(Mode):
             agent.loss.end_step(keep=False)
             self._settle(iteration)
             return
-        agent.loss.end_step()
-        self._skipped += iteration.skipped
-        self._window.add(iteration)
+        if self._pass_over:
+            self._pass_over -= 1
+            agent.loss.end_step(keep=False)
+        else:
+            agent.loss.end_step()
+            self._skipped += iteration.skipped
+            self._window.add(iteration)
+        if self._alone and iteration.interrupted and agent.loader_hooks.queue_depth():
+            self._drain()  # an evaluation has filled the queue
+            self._pass_over = 1 + AFTER_DRAIN
         late = self._alone and perf_counter() - self._began > block.max_seconds
         if len(self._window) >= block.iterations or (late and len(self._window) > 0):
             with agent.own_time():
@@ -214,25 +181,45 @@ class LiveMode(Mode):
                 self._advance()
 
     def _settle(self, iteration: Any) -> None:
-        settling = self._settling
+        settling, hooks = self._settling, self.agent.loader_hooks
         assert settling is not None
         if self._alone and iteration.interrupted:
-            return
-        settling.add(iteration.wall_s)
-        settling._queue = self.agent.loader_hooks.queue_depth()  # a rebuilt source is known only after its first batch
-        if settling.done(perf_counter() - self._began):
+            settling.pause()
+        else:
+            settling.add(iteration.wall_s)
+        settling.queue = hooks.queue_depth()  # a rebuilt source is known only after its first batch
+        if settling.drain_due():
             with self.agent.own_time():
-                self._settle_s = perf_counter() - self._began
-                self._window = WindowRecorder(self.agent, keep_interrupted=not self._alone)
-                self._window.open()
-                self._graphs = self._compiled_graphs()
-                self.agent.loss.restart()
+                self._open()  # before the drain, because opening takes time of its own in which batches pile up
+            self._drain()
+            settling.drained()
+        elif not (self._alone and iteration.interrupted) and settling.done(perf_counter() - self._began):
+            self._settle_s = perf_counter() - self._began
+            hooks.cancel_drain()
+            if self._opened is None:
+                with self.agent.own_time():
+                    self._open()
+            self._window, self._opened = self._opened, None
+            self._graphs = self._compiled_graphs() if any(e.compiled for e in self.agent.live.entries) else None
+            self.agent.loss.restart()
+
+    def _open(self) -> None:
+        self._opened = WindowRecorder(self.agent, keep_interrupted=not self._alone)
+        self._opened.open()
+
+    def _drain(self) -> None:
+        """Have the loader's queue thrown away at the next batch."""
+        assert self._block is not None
+        limit_s = DRAIN_SHARE * self._block.max_seconds if self._alone else math.inf  # ranks throw away alike
+        self.agent.loader_hooks.drain(limit_s)
 
     def _compiled_graphs(self) -> int:
         return sum(entry.compiled_graphs() for entry in self.agent.live.entries)
 
     def _compiled_meanwhile(self) -> bool:
         """A graph was compiled inside the window, and there is time to measure another one."""
+        if self._graphs is None:
+            return False
         assert self._block is not None
         in_time = perf_counter() - self._began < SETTLE_SHARE * self._block.max_seconds
         return self._alone and in_time and self._compiled_graphs() != self._graphs
@@ -261,7 +248,7 @@ class LiveMode(Mode):
                 id=self._block.id,
                 rank=rank(self.agent.torch),
                 window=window,
-                settle_iterations=len(settling.times) if settling is not None else 0,
+                settle_iterations=settling.count if settling is not None else 0,
                 settle_s=self._settle_s,
                 rebuild_s=self.agent.loader_hooks.last_rebuild_s,
                 no_effect=no_effect or {},

@@ -58,7 +58,6 @@ class Entry:
         self._compiled: Any = None
         self._proven = False  # the compiled forward has worked once
         self._graphs_before = 0
-        self._fallback_random: bool | None = None  # inductor's setting before ours
         self._own_strides: dict[int, tuple[Any, tuple[int, ...]]] = {}  # parameters whose layout we changed
         self._channels_last = False
 
@@ -161,16 +160,20 @@ class Entry:
         return _graphs(torch) - self._graphs_before
 
     def _keep_random_stream(self, compiled: bool) -> None:
-        """Dropout in compiled code draws the same random numbers as without, so that losses can be compared step by step."""
-        dropouts = any("Dropout" in type(m).__name__ for m in self.module.modules())
-        if compiled and dropouts and self._fallback_random is None:
-            import torch._inductor.config as config
+        """Compiled code draws the same random numbers as without, so that losses can be compared step by step.
 
-            self._fallback_random, config.fallback_random = config.fallback_random, True
-        elif not compiled and self._fallback_random is not None:
-            import torch._inductor.config as config
+        Dropout may be a function call that no module shows, so this is asked for whatever the model is made of. Code
+        that draws nothing is not changed by it.
+        """
+        import torch._inductor.config as config
 
-            config.fallback_random, self._fallback_random = self._fallback_random, None
+        live = self._agent.live
+        if compiled:
+            if live.own_fallback_random is None:
+                live.own_fallback_random = config.fallback_random
+            config.fallback_random = True
+        elif live.own_fallback_random is not None and not any(e.compiled for e in live.entries if e is not self):
+            config.fallback_random, live.own_fallback_random = live.own_fallback_random, None
 
     # ------------------------------------------------------------------ memory format
 

@@ -23,15 +23,18 @@ class IgnoredLoader:
 class LiveJobControl:
     """The job's switches. Every setter is idempotent; the job's own value restores the job."""
 
-    def __init__(self, torch: Any, agent: Any) -> None:
+    def __init__(self, torch: Any, agent: Any, loss_scale: float | None = None) -> None:
+        """``loss_scale``: where a float16 LossScaler starts; None: where torch's own does."""
         self.torch = torch
         self._agent = agent
+        self._loss_scale = loss_scale
         self.device = ""  # "cpu" or "cuda", known with the first tensor
         self.autocast = AutocastRegion(torch)
         self.scaler: LossScaler | None = None  # float16 only
         self._last_scaler: LossScaler | None = None
         self.non_blocking: bool | None = None
         self.lr_factor = 1.0
+        self.own_fallback_random: bool | None = None  # inductor's setting while an entry is compiled by us
         self._entries: list[Entry] = []
         self._controls: dict[int, OptimizerControl] = {}  # by id, in the order they were built
         self._last_stepping: Any = lambda: None
@@ -119,9 +122,14 @@ class LiveJobControl:
         at_batch = hooks is not None and hooks.training_state is not None and not self._agent.stopped
         self.autocast.set(None if dtype is None else getattr(self.torch, dtype), at_batch)
         if dtype == "float16":
-            self.scaler = self._last_scaler = self._last_scaler or LossScaler(self.torch)
+            self.scaler = self._last_scaler = self._last_scaler or LossScaler(self.torch, self._loss_scale)
         else:
             self.scaler = None
+
+    @property
+    def scale_used(self) -> float | None:
+        """The scale of the agent's own scaler as it is now; None if it was never in use."""
+        return self._last_scaler.scale if self._last_scaler is not None else None
 
     def set_non_blocking(self, on: bool | None) -> None:
         self.non_blocking = on

@@ -25,6 +25,7 @@ import inspect
 import sys
 import traceback
 import weakref
+from time import perf_counter
 from typing import Any
 
 from autotune_spaces.facts import LoaderFacts
@@ -64,8 +65,13 @@ class LoaderHooks:
         self.selected = config.loader_key  # key of the family the settings are for
         self.overrides: dict[str, Any] = {}
         self.version = 0  # goes up with every change an iterator has to look at
+        self.match_streams = config.match_streams and config.mode in ("fixed", "profile")
         self.stretch = False
         self.cached = False
+        self.to_drain = 0  # batches to be thrown away at the next one
+        self.drain_until_s = 0.0
+        self.drained = 0  # batches thrown away so far
+        self.own_s = 0.0  # spent on the agent's account while the job waited for its batch
         self.closed = False
         self.last: tuple[Any, TrackedLoader] | None = None  # (iterator, loader) of the last batch
         self.fresh = False  # a batch came since the last backward
@@ -109,6 +115,21 @@ class LoaderHooks:
             return 0
         settings = iterator._settings
         return settings.num_workers * (settings.prefetch_factor or 0)
+
+    def drain(self, limit_s: float) -> None:
+        """Throw away as many batches as the workers keep ready, for at most ``limit_s``, when the job asks for the
+        next one; at the end of the epoch it stops. The job sees later batches, and its samples are not counted."""
+        if self.stretch and not self.cached:
+            self.to_drain, self.drain_until_s = self.queue_depth(), perf_counter() + limit_s
+            self.version += bool(self.to_drain)
+
+    def cancel_drain(self) -> None:
+        """Throw nothing away that has not been."""
+        self.to_drain = 0
+
+    def drains(self, iterator: Any) -> bool:
+        """Whether ``iterator`` is to throw a batch away."""
+        return self.to_drain > 0 and iterator is self._training_iterator() and perf_counter() < self.drain_until_s
 
     def epoch_iterations(self) -> int | None:
         """Batches an epoch of the training loader has under the settings now; None if it cannot be told."""
@@ -312,9 +333,10 @@ def install(data_module: Any, events: Any, config: SessionConfig) -> LoaderHooks
 
     @functools.wraps(original_info)
     def get_worker_info() -> Any:
-        asker = sys._getframe(1).f_globals.get("__name__", "")
-        if hooks.asking is not None and not asker.startswith("torch.utils.data._utils"):  # default_collate asks as well
-            hooks.asking.asked_worker_info = True
+        if hooks.asking is not None:
+            asker = sys._getframe(1).f_globals.get("__name__", "")
+            if not asker.startswith("torch.utils.data._utils"):  # default_collate asks as well
+                hooks.asking.asked_worker_info = True
         return original_info()
 
     public = data_module.torch.utils.data

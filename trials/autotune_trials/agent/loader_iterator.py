@@ -23,6 +23,7 @@ from typing import Any
 
 from autotune_trials.agent.batches import bytes_of, copy_batch, samples_of
 from autotune_trials.agent.loader_facts import Settings, is_iterable, rebatches
+from autotune_trials.agent.loader_random import EpochSeeds, SeededFetcher, workers_find_us
 from autotune_trials.agent.loader_stream import IndexStream
 
 CACHED_BATCHES = 8
@@ -100,6 +101,8 @@ def iterator_class(data: Any) -> type:
                 return self._give(copy_batch(batch), samples, clock() - asked, None)
             hooks.asking = state if self._stream.iterable else None
             try:
+                if hooks.to_drain:
+                    self._drain()
                 batch = self._source.__next__()
             except StopIteration:
                 batch = _END
@@ -120,6 +123,17 @@ def iterator_class(data: Any) -> type:
                 self._kept.append((copy_batch(batch), samples))
             self._special = hooks.cached
             return self._give(batch, samples, wait_s, turnover_s)
+
+        def _drain(self) -> None:
+            """Throw away what the workers have ready; what a source just built has ready is nothing."""
+            hooks = self._hooks
+            if self._rebuilding_since is None and self._start_s is None:
+                while hooks.drains(self):
+                    self._source.__next__()
+                    self._stream.delivered(self._source, self._settings.in_order)
+                    hooks.to_drain, hooks.drained = hooks.to_drain - 1, hooks.drained + 1
+            if self is hooks._training_iterator():
+                hooks.cancel_drain()
 
         def _give(self, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> Any:
             hooks = self._hooks
@@ -162,8 +176,16 @@ def iterator_class(data: Any) -> type:
                 )
             self._stream.size = size
             state.passes += 1
+            self._stream.seeds = self._epoch_seeds()
             self._start(want, starts=2 if new and self._own.num_workers else 1, draws_seed=new)
             self._special, self._start_s, self._rebuilding_since = True, clock() - began, None
+
+        def _epoch_seeds(self) -> EpochSeeds | None:
+            """Where the random numbers of batches are matched: what seeds them in the epoch that begins."""
+            template = self._template
+            if not self._hooks.match_streams or self._stream.iterable or not workers_find_us(template.multiprocessing_context):
+                return None
+            return EpochSeeds(template.generator or data.torch.default_generator, self._state.passes)
 
         def _start(self, want: Settings, starts: int, draws_seed: bool) -> None:
             """Put a source over the stream, from its beginning. ``starts``, ``draws_seed``: how often the job's own
@@ -269,6 +291,8 @@ def iterator_class(data: Any) -> type:
                     source = getattr(data, kind)(shadow)
             finally:
                 hooks.asking = None
+            if stream.seeds is not None and want.num_workers == 0:
+                source._dataset_fetcher = SeededFetcher(source._dataset_fetcher, stream, hooks)
             source._autotune_settings = want
             state.seed = int(source._base_seed)
             return source

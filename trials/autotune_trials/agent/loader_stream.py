@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from autotune_trials.agent.loader_random import EpochSeeds, SeededIndices
+
 
 class IndexStream:
     """What a DataLoader's iterator draws its indices from: stands in for ``loader._index_sampler``."""
@@ -31,6 +33,8 @@ class IndexStream:
         self.iterable = iterable
         self.last: Any = None  # the item pulled last
         self.tracks = False  # remember what was handed out; only worker processes run ahead
+        self.seeds: EpochSeeds | None = None  # of this epoch's batches, where their random numbers are matched
+        self.number = 0  # items drawn in this epoch and not put back
         self._starts = 0
         self._back: deque[Any] = deque()
         self._pulls: Iterator[Any] | None = None  # of samples if rebatches, else of items
@@ -47,6 +51,7 @@ class IndexStream:
         self._pulls = None
         self._tail = []
         self._ended = False
+        self.number = 0
         self.restart_count()
 
     def restart_count(self) -> None:
@@ -66,10 +71,12 @@ class IndexStream:
             iter(self)
         item = self._batch() if self.rebatches else self._item()
         self.last = item
-        if self.tracks:
-            self._handed[self._count] = item
-            self._count += 1
-        return item
+        self.number += 1
+        if not self.tracks:
+            return item
+        self._handed[self._count] = item
+        self._count += 1
+        return item if self.seeds is None else SeededIndices(self.seeds.of(self.number - 1), item)
 
     def _item(self) -> Any:
         if self._back:
@@ -105,6 +112,7 @@ class IndexStream:
 
     def put_back(self, items: list[Any]) -> None:
         """Take ``items`` back to the head of the stream, before the source of the iterator is replaced."""
+        self.number -= len(items)
         if self.rebatches:
             items = [sample for batch in items for sample in batch] + self._tail
             self._tail, self._ended = [], False

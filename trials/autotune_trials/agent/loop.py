@@ -27,9 +27,10 @@ from autotune_trials.agent.channel import Channel
 from autotune_trials.agent.entries import is_out_of_memory
 from autotune_trials.agent.facts import loss_module, rank
 from autotune_trials.agent.live import LiveJobControl
-from autotune_trials.agent.loss import LossMeter, NormProbe
+from autotune_trials.agent.loss import LossMeter
 from autotune_trials.agent.modes import Mode
 from autotune_trials.agent.patches import PatchSet, backward, compiling, modules, optimizer, seeds, settings, transfer
+from autotune_trials.agent.probe import GradientSketch, NormProbe
 from autotune_trials.agent.recording import RecordMode
 from autotune_trials.measure.clock import (
     AWAY,
@@ -74,10 +75,11 @@ class Agent:
         self.stopped = False
         self.patches = PatchSet()
         self.channel = Channel(config.socket)
-        self.live = LiveJobControl(torch, self)
+        self.live = LiveJobControl(torch, self, config.loss_scale)
         self.clock: PhaseClock = PhaseClock()
         self.loss = LossMeter(torch)
         self.probe = NormProbe(torch, config.probe_steps if config.mode == "fixed" else 0)
+        self.sketch = GradientSketch(torch, wanted=self.probe.left > 0)
         self.loader_hooks: Any = None
         self.holds_knobs = config.mode != "live"
         # what the job was seen doing
@@ -89,12 +91,13 @@ class Agent:
         self.manual = False
         self.own_autocast = ""
         self.own_scaler = False
+        self._scaled: tuple[Any, Any] = (lambda: None, None)  # what the job's own scaler made last, and of what
         self.own_compile = False
         self.double_backward = False
         self.own_settings: dict[str, str] = {}
         self.loss_modules: set[str] = set()
         self.seeds_seen = config.seed is not None
-        self.metrics: dict[str, list[Any]] = {}
+        self.metrics: dict[str, list[tuple[float, Any]]] = {}  # (samples consumed before, value)
         # state of the running iteration
         self.inside_entry = False
         self.applying = False  # a knob is being set: what torch sees now is not the job's doing
@@ -230,8 +233,10 @@ class Agent:
     def on_batch(self, loader: Any, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> None:
         if self.stopped:
             return
+        clock, hooks = self.clock, self.loader_hooks
+        if hooks.own_s:
+            clock.last_s, wait_s, hooks.own_s = clock.last_s + hooks.own_s, max(0.0, wait_s - hooks.own_s), 0.0
         self._batches.append((loader, samples, wait_s, turnover_s))
-        clock = self.clock
         if clock.phase == AWAY and self._is_other(loader) and not self._usual(self._other_share):
             return
         if turnover_s is not None:
@@ -376,7 +381,8 @@ class Agent:
             clock.switch(BACKWARD)
             if live.autocast.inside:
                 live.autocast.leave()
-            self.loss.add(tensors)
+            scaled, true_loss = self._scaled
+            self.loss.add(true_loss if tensors is scaled() else tensors, gradients)
             scaler = live.scaler
             if scaler is not None:
                 scaler.before_backward(live.every_optimizer())
@@ -384,6 +390,11 @@ class Agent:
         except Exception:
             self.fail("before_backward")
         return tensors, gradients
+
+    def on_scaled(self, loss: Any, scaled: Any) -> None:
+        """The job's own GradScaler made ``scaled`` of ``loss``: the loss is what counts, whatever the scale is by then."""
+        if not self.stopped and scaled is not loss and type(scaled) is type(loss) is self.torch.Tensor:
+            self._scaled = (weakref.ref(scaled), loss.detach())
 
     def after_backward(self) -> None:
         if self.stopped:
@@ -397,6 +408,8 @@ class Agent:
                 self.loader_hooks.credit_backward()
             if self.probe.left:
                 self.probe.after_backward(self.live.parameters())
+            if self.sketch.wanted and not (self.in_step and self.sketch.taken):  # of a closure's gradients, the first
+                self.sketch.take(self.live.parameters())
         except Exception:
             self.fail("after_backward")
 
@@ -506,7 +519,7 @@ class Agent:
         if not self.stopped and len(self.metrics.setdefault(str(name), [])) < 100_000:
             if isinstance(value, self.torch.Tensor):
                 value = value.detach().clone()
-            self.metrics[str(name)].append(value)
+            self.metrics[str(name)].append((self.samples_total, value))
 
     def end_iteration(self, samples: float | None = None) -> None:
         """The running iteration ends now."""
@@ -525,6 +538,8 @@ class Agent:
         self._training_called = False
         if self.probe.left:
             self.probe.end_step()
+        if self.sketch.wanted:
+            self.sketch.end_step(iteration.skipped)
         if self._watching_modules:
             if self.iterations >= self.config.warmup_steps:
                 self._watch_modules(False)

@@ -1,4 +1,4 @@
-"""Loss, gradient norm, update norm: what the loss comparison needs of each step. Nothing is synchronised per step on CUDA."""
+"""The loss of each step. Nothing is synchronised per step on CUDA."""
 
 from __future__ import annotations
 
@@ -9,22 +9,28 @@ Scalar = Any  # a float, or a detached scalar tensor that is read later
 
 
 class LossMeter:
-    """The values backward was called on, summed up over an iteration."""
+    """What backward differentiated, summed up over an iteration.
+
+    Of a tensor that is no scalar, that is ``sum(tensor * gradient)`` with the gradient backward was given for it.
+    """
 
     def __init__(self, torch: Any) -> None:
         self._torch, self._tensor = torch, torch.Tensor
         self._current: list[Scalar] = []
         self._steps: list[list[Scalar]] = []
 
-    def add(self, tensors: Any) -> None:
-        """``backward`` is called on ``tensors`` (one or several); only scalars count."""
-        if type(tensors) is self._tensor and not tensors.is_cuda and tensors.numel() == 1:  # the usual case, quickly
-            value = tensors.item()
+    def add(self, tensors: Any, gradients: Any = None) -> None:
+        """``backward`` is called on ``tensors`` (one or several), with ``gradients`` for them or None."""
+        if gradients is None and type(tensors) is self._tensor and not tensors.is_cuda and tensors.numel() == 1:
+            value = tensors.item()  # the usual case, quickly
             if type(value) is float:
                 self._current.append(value)
                 return
-        for tensor in tensors if isinstance(tensors, (list, tuple)) else (tensors,):
-            value = self._scalar(tensor)
+        several = isinstance(tensors, (list, tuple))
+        tensors = tensors if several else (tensors,)
+        given = gradients if several and gradients is not None else [gradients] * len(tensors)
+        for tensor, gradient in zip(tensors, given, strict=False):
+            value = self._scalar(tensor) if gradient is None else self._product(tensor, gradient)
             if value is not None:
                 self._current.append(value)
 
@@ -49,9 +55,9 @@ class LossMeter:
         self._steps = []
 
     def values(self) -> list[float | None]:
-        """One a step: the sum, None where nothing scalar was differentiated. Waits for the device."""
+        """One a step: the sum, None where there was none (or it is complex). Waits for the device."""
         tensors = [v for step in self._steps for v in step if not isinstance(v, float)]
-        read = iter(_read(self._torch, tensors))
+        read = iter(read_scalars(self._torch, tensors))
         sums: list[float | None] = []
         for step in self._steps:
             numbers = [v if isinstance(v, float) else next(read) for v in step]
@@ -73,62 +79,17 @@ class LossMeter:
                 return float(value.item())
             return value.detach().clone()  # what the job or a CUDA graph writes there later must not count
 
-
-class NormProbe:
-    """Gradient norm before clipping and norm of the parameter change, for the first steps of a run."""
-
-    def __init__(self, torch: Any, steps: int) -> None:
-        self._torch, self.left = torch, steps  # steps still to be probed
-        self._gradient: Scalar | None = None
-        self._before: list[tuple[Any, Any]] = []
-        self._changes: list[Any] = []
-        self._gradients: list[Scalar] = []
-        self._updates: list[Scalar] = []
-
-    def after_backward(self, parameters: list[Any]) -> None:
-        """Take the norm of all gradients; the last backward before the step counts."""
-        grads = [p.grad for p in parameters if p.grad is not None]
-        with self._torch.no_grad():
-            self._gradient = self._norm([g.coalesce()._values() if g.is_sparse else g for g in grads])
-
-    def before_step(self, optimizer: Any) -> None:
-        """Remember the parameters of ``optimizer``."""
-        self._before = [(p, p.detach().clone()) for g in optimizer.param_groups for p in g["params"]]
-
-    def after_step(self) -> None:
-        """How far they went."""
-        with self._torch.no_grad():
-            self._changes += [p.detach() - before for p, before in self._before]
-        self._before = []
-
-    def end_step(self) -> None:
-        """The iteration ends."""
-        if self.left <= 0:
-            return
-        self.left -= 1
-        self._gradients.append(self._gradient)
-        with self._torch.no_grad():
-            self._updates.append(self._norm(self._changes))
-        self._gradient, self._changes = None, []
-
-    def norms(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """(gradient norms, update norms), one a probed step; 0.0 where there was none."""
-        return tuple(_numbers(self._torch, self._gradients)), tuple(_numbers(self._torch, self._updates))
-
-    def _norm(self, tensors: list[Any]) -> Scalar | None:
-        if not tensors:
+    def _product(self, tensor: Any, gradient: Any) -> Scalar | None:
+        """What backward differentiates when it is given a gradient."""
+        try:
+            with self._torch.no_grad(), self._torch._C.DisableTorchFunctionSubclass():
+                product = (tensor.detach() * gradient.detach()).sum()
+            return self._scalar(product)
+        except Exception:  # operands of a kind that cannot be multiplied so: torch may know better
             return None
-        device = tensors[0].device
-        parts = [self._torch.linalg.vector_norm(t.float()).to(device) for t in tensors]
-        return self._torch.linalg.vector_norm(self._torch.stack(parts))
 
 
-def _numbers(torch: Any, scalars: list[Scalar | None]) -> list[float]:
-    read = iter(_read(torch, [s for s in scalars if s is not None]))
-    return [0.0 if s is None else next(read) for s in scalars]
-
-
-def _read(torch: Any, tensors: list[Any]) -> list[float]:
+def read_scalars(torch: Any, tensors: list[Any]) -> list[float]:
     """Scalar tensors as floats, with one transfer a device."""
     if not tensors:
         return []

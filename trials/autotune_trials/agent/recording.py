@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from time import perf_counter
 from typing import Any
 
@@ -162,8 +163,13 @@ class RecordMode(Mode):
         notes = {**self._notes, **compile_notes(agent.live.entries)}
         if agent.live.lr_factor != 1.0:
             notes["lr_factor"] = agent.live.lr_factor
+        if agent.live.scale_used is not None:
+            notes["loss_scale"] = agent.live.scale_used
+        if agent.probe.failure:
+            notes["probe"] = agent.probe.failure
         if self._failures:
             notes["knob_failures"] = self._failures
+        flush_output()
         agent.channel.send(
             Record(
                 rank=rank(agent.torch),
@@ -172,9 +178,11 @@ class RecordMode(Mode):
                 samples_before=tuple(self._window.samples_before) if self._window is not None else (),
                 gradient_norms=gradient_norms,
                 update_norms=update_norms,
+                gradient_sketch=agent.sketch.values(),
                 skipped=tuple(i.index for i in iterations if i.skipped),
                 fingerprint=self._fingerprint,
-                metrics={k: tuple(to_number(agent.torch, v) for v in values) for k, values in agent.metrics.items()},
+                metrics={k: tuple(to_number(agent.torch, v) for _, v in told) for k, told in agent.metrics.items()},
+                metrics_at={k: tuple(at for at, _ in told) for k, told in agent.metrics.items()},
                 no_effect=self._no_effect(),
                 seeds_seen=agent.seeds_seen,
                 ended_early=ended_early,
@@ -212,6 +220,15 @@ class RecordMode(Mode):
             self._send(ended_early=True)
         except Exception:
             agent.fail("atexit")
+
+
+def flush_output() -> None:
+    """What the job has printed so far reaches its log: the tuner reads metrics from there once it has the record."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # closed, replaced or None
+            pass
 
 
 def _path(directory: str) -> Any:

@@ -134,8 +134,8 @@ def _busy_s() -> float:
             for line in file:
                 fields = line.split()
                 if fields and fields[0] in mine:
-                    user, nice, system, _idle, _wait, interrupt, soft = (int(f) for f in fields[1:8])
-                    total += user + nice + system + interrupt + soft
+                    user, nice, system, _idle, _wait, interrupt, soft, stolen = (int(f) for f in (*fields[1:9], b"0")[:8])
+                    total += user + nice + system + interrupt + soft + stolen  # stolen: by a neighbour on the same host
         return total / _TICKS
     except (OSError, AttributeError, ValueError):
         return 0.0

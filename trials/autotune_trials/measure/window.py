@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from autotune_trials.measure import throttling
 from autotune_trials.measure.clock import AWAY
 from autotune_trials.measure.machine_load import Snapshot, between, snapshot
 from autotune_trials.measure.memory import MemoryMeter
@@ -24,7 +25,9 @@ class WindowRecorder:
         self._turnovers: list[float] = []
         self._interruptions = 0
         self._memory = MemoryMeter(agent.torch, agent.live.device)
+        self._cuda = agent.live.device == "cuda"
         self._start: Snapshot | None = None
+        self._limits: throttling.Limits | None = None
         self.samples_before: list[float] = []
         self._samples = 0.0
 
@@ -33,7 +36,7 @@ class WindowRecorder:
 
     def open(self) -> None:
         """The window begins; takes some milliseconds, so call :meth:`PhaseClock.resume` after it."""
-        self._start = snapshot()
+        self._start, self._limits = snapshot(), throttling.read(self._cuda)
 
     def add(self, iteration: Any) -> bool:
         """Take one iteration in. False if it was left out as interrupted."""
@@ -57,6 +60,7 @@ class WindowRecorder:
 
     def close(self) -> Window:
         """The window ends here; waits for the device."""
+        throttled = throttling.in_words(self._limits, throttling.read(self._cuda))  # first: an idle device has no limits
         self._agent.clock.finish()
         load = between(self._start, snapshot()) if self._start is not None else None
         each = {name: tuple(i.spent[n] for i in self._iterations) for n, name in enumerate(PHASES)}
@@ -73,4 +77,5 @@ class WindowRecorder:
             peak_memory_gib=self._memory.peak_gib(),
             cpu_pressure=load.cpu_pressure if load is not None else 0.0,
             foreign_load=load.foreign_load if load is not None else 0.0,
+            throttled=throttled,
         )

@@ -3,7 +3,7 @@
     backward    Tensor.backward, autograd.backward, autograd.grad    loss, end of the forward region, double backward
     optimizer   Optimizer.__init__ and the global step hooks         iteration boundary, skipped steps, lr factor
     modules     nn.Module.__call__, autocast.__enter__               entry modules; only until warm-up is over
-    compiling   torch.compile, GradScaler.__init__                   what the job already does itself
+    compiling   torch.compile, GradScaler.__init__, .scale           what the job already does itself
     settings    torch.set_num_threads                                what the job sets itself
     scheduler   LRScheduler.step                                     frozen in live sessions
     seeds       manual_seed, random.seed, numpy.random.seed          seeded runs only

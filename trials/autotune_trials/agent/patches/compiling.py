@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from autotune_trials.agent.patches.base import Patch, PatchSet
+from autotune_trials.agent.patches.base import Patch, PatchSet, untraced
 
 
 def install(patches: PatchSet, torch: Any, agent: Any) -> None:
-    """Watch ``torch.compile`` and the construction of a GradScaler."""
+    """Watch ``torch.compile``, the construction of a GradScaler, and the losses it scales."""
 
     def make_compile(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
@@ -32,5 +32,16 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
 
         return __init__
 
+    def make_scale(patch: Patch, original: Any) -> Any:
+        @functools.wraps(original)
+        def scale(self: Any, outputs: Any) -> Any:
+            scaled = original(self, outputs)
+            if patch.active:
+                agent.on_scaled(outputs, scaled)
+            return scaled
+
+        return untraced(scale)
+
     patches.add("torch.compile", torch, "compile", make_compile)
     patches.add("GradScaler.__init__", torch.amp.GradScaler, "__init__", make_scaler)
+    patches.add("GradScaler.scale", torch.amp.GradScaler, "scale", make_scale)

@@ -1,0 +1,80 @@
+"""Real jobs whose loss is not one positive number that falls: each has a defined answer."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import BaselineError
+from autotune.executors.local import LocalExecutor
+from autotune.job.load import load_job
+from autotune.journal import Journal
+from autotune.report.terminal import open_progress
+from autotune.results import LossVerdict
+from autotune.stages import fresh
+from autotune.stages.bench import Bench
+from autotune.stages.converge import converge
+from autotune.stages.pairs import Pairs
+from autotune.tracking import open_tracker
+from autotune_spaces.base import Value
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+SAME = {"optimizer_impl": "foreach"}  # rounds differently at most
+
+
+def check(folder: Path, monkeypatch: pytest.MonkeyPatch, words: str, config: dict[str, Value]) -> LossVerdict:
+    """The loss check of ``python odd_losses.py <words>`` under ``config``, in real sessions with short windows."""
+    monkeypatch.setattr(fresh, "MIN_SECONDS", 0.2)
+    shutil.copytree(PROGRAMS, folder / "job")
+    (folder / "job" / "job.yaml").write_text(
+        f"command: {sys.executable} odd_losses.py {words}\ntracking: {{uri: null}}\nenv: {{OMP_NUM_THREADS: 1}}\n"
+        "search_space: {optimizer_impl: auto, amp_dtype: auto}\n"
+    )
+    spec, run_dir = load_job(folder / "job" / "job.yaml"), folder / "run"
+    journal = Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic())
+    with closing(journal), open_progress("quiet", 60.0) as progress, closing(LocalExecutor(spec, run_dir)) as executor:
+        bench = Bench(spec, executor, journal, progress, open_tracker(None, "e", run_dir), run_dir)
+        return converge(bench, config, Pairs(bench, config, {}, "check"))
+
+
+@pytest.mark.parametrize("kind", ["plain", "vector", "negative", "tiny", "two"])
+def test_a_harmless_change_passes_whatever_the_loss_looks_like(tmp_path, monkeypatch, kind):
+    verdict = check(tmp_path, monkeypatch, kind, SAME)
+    assert verdict.verdict == "unchanged", verdict.reason
+    assert verdict.steps >= 240
+    assert len(verdict.baseline_curve) > 10
+    first = next(iter(verdict.baseline_curve.values()))
+    if kind in ("plain", "vector"):  # a vector counts with the sum it differentiates
+        assert 1.0 < first < 2.0, "cross entropy over four classes begins near log 4"
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("unseen", "mark it with autotune.step(loss=…)"),
+        ("nan", "the job's own loss is not a finite number at step 1"),
+        ("constant", "the job's own loss stays at 1"),
+        ("no_progress", "does not move"),
+    ],
+)
+def test_a_loss_that_can_show_nothing_says_so(tmp_path, monkeypatch, kind, said):
+    verdict = check(tmp_path, monkeypatch, kind, SAME if kind != "no_progress" else {"amp_dtype": "bfloat16"})
+    assert verdict.verdict == "no-proof"
+    assert said in verdict.reason
+
+
+def test_a_job_with_too_few_steps_says_what_to_raise(tmp_path, monkeypatch):
+    verdict = check(tmp_path, monkeypatch, "plain 50", SAME)
+    assert verdict.verdict == "no-proof"
+    assert "50 steps in common" in verdict.reason
+    assert "give the job more epochs" in verdict.reason
+
+
+def test_a_job_that_is_over_at_once_cannot_be_timed(tmp_path, monkeypatch):
+    with pytest.raises(BaselineError, match="the job ran 25 optimizer steps"):
+        check(tmp_path, monkeypatch, "plain 25", SAME)

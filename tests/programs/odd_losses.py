@@ -43,5 +43,8 @@ while done < steps:
         differentiate(inputs, targets)
         optimizer.step()
         done += 1
+        if done % 20 == 0:
+            right = (net(inputs).argmax(1) == targets).float().mean()
+            print(f"step {done} val_acc={right:.3f}")
         if done >= steps:
             break

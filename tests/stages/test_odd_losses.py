@@ -27,13 +27,15 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 SAME = {"optimizer_impl": "foreach"}  # rounds differently at most
 
 
-def check(folder: Path, monkeypatch: pytest.MonkeyPatch, words: str, config: dict[str, Value]) -> LossVerdict:
+def check(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, words: str, config: dict[str, Value], extra: str = ""
+) -> LossVerdict:
     """The loss check of ``python odd_losses.py <words>`` under ``config``, in real sessions with short windows."""
     monkeypatch.setattr(fresh, "MIN_SECONDS", 0.2)
     shutil.copytree(PROGRAMS, folder / "job")
     (folder / "job" / "job.yaml").write_text(
         f"command: {sys.executable} odd_losses.py {words}\ntracking: {{uri: null}}\nenv: {{OMP_NUM_THREADS: 1}}\n"
-        "search_space: {optimizer_impl: auto, amp_dtype: auto}\n"
+        f"search_space: {{optimizer_impl: auto, amp_dtype: auto}}\n{extra}"
     )
     spec, run_dir = load_job(folder / "job" / "job.yaml"), folder / "run"
     journal = Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic())
@@ -66,6 +68,12 @@ def test_a_loss_that_can_show_nothing_says_so(tmp_path, monkeypatch, kind, said)
     verdict = check(tmp_path, monkeypatch, kind, SAME if kind != "no_progress" else {"amp_dtype": "bfloat16"})
     assert verdict.verdict == "no-proof"
     assert said in verdict.reason
+
+
+def test_a_metric_that_the_job_prints_is_checked(tmp_path, monkeypatch):
+    extra = "convergence: {metrics: {val_acc: 'val_acc=([0-9.]+)'}}\n"
+    (metric,) = check(tmp_path, monkeypatch, "plain", SAME, extra).metrics
+    assert (metric.name, metric.verdict) == ("val_acc", "unchanged")
 
 
 def test_a_job_with_too_few_steps_says_what_to_raise(tmp_path, monkeypatch):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,22 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 SAME = {"optimizer_impl": "foreach"}  # rounds differently at most
 
 
+def slow(*values: str):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def check(
     folder: Path, monkeypatch: pytest.MonkeyPatch, words: str, config: dict[str, Value], extra: str = ""
 ) -> LossVerdict:
     """The loss check of ``python odd_losses.py <words>`` under ``config``, in real sessions with short windows."""
+    with pairs_of(folder, monkeypatch, words, config, extra) as pairs:
+        return converge(pairs.bench, config, pairs)
+
+
+@contextmanager
+def pairs_of(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, words: str, config: dict[str, Value], extra: str = ""
+) -> Iterator[Pairs]:
     monkeypatch.setattr(fresh, "MIN_SECONDS", 0.2)
     shutil.copytree(PROGRAMS, folder / "job")
     (folder / "job" / "job.yaml").write_text(
@@ -41,10 +54,10 @@ def check(
     journal = Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic())
     with closing(journal), open_progress("quiet", 60.0) as progress, closing(LocalExecutor(spec, run_dir)) as executor:
         bench = Bench(spec, executor, journal, progress, open_tracker(None, "e", run_dir), run_dir)
-        return converge(bench, config, Pairs(bench, config, {}, "check"))
+        yield Pairs(bench, config, {}, "check")
 
 
-@pytest.mark.parametrize("kind", ["plain", "vector", "negative", "tiny", "two"])
+@pytest.mark.parametrize("kind", ["vector", slow("plain"), slow("negative"), slow("tiny"), slow("two")])
 def test_a_harmless_change_passes_whatever_the_loss_looks_like(tmp_path, monkeypatch, kind):
     verdict = check(tmp_path, monkeypatch, kind, SAME)
     assert verdict.verdict == "unchanged", verdict.reason
@@ -60,8 +73,8 @@ def test_a_harmless_change_passes_whatever_the_loss_looks_like(tmp_path, monkeyp
     [
         ("unseen", "mark it with autotune.step(loss=…)"),
         ("nan", "the job's own loss is not a finite number at step 1"),
-        ("constant", "the job's own loss stays at 1"),
-        ("no_progress", "does not move"),
+        slow("constant", "the job's own loss stays at 1"),
+        slow("no_progress", "does not move"),
     ],
 )
 def test_a_loss_that_can_show_nothing_says_so(tmp_path, monkeypatch, kind, said):
@@ -70,6 +83,22 @@ def test_a_loss_that_can_show_nothing_says_so(tmp_path, monkeypatch, kind, said)
     assert said in verdict.reason
 
 
+def test_the_first_gradient_of_float16_is_nearer_to_float32s_than_bfloat16s(tmp_path, monkeypatch):
+    """On a healthy model: float16 has three more digits than bfloat16, and the loss is scaled."""
+    with pairs_of(tmp_path, monkeypatch, "plain", {"amp_dtype": "float16"}) as pairs:
+        assert pairs.float16_gradient() is None, "nothing has been run"
+        pairs.ensure(1)
+        errors = pairs.float16_gradient()
+        again = pairs.float16_gradient()
+    assert errors is not None
+    assert 0 < errors[0] < errors[1] < 0.1
+    assert again == errors, "taken from the journal"
+    with pairs_of(tmp_path / "other", monkeypatch, "plain", SAME) as pairs:
+        pairs.ensure(1)
+        assert pairs.float16_gradient() is None, "not float16"
+
+
+@pytest.mark.slow
 def test_a_metric_that_the_job_prints_is_checked(tmp_path, monkeypatch):
     extra = "convergence: {metrics: {val_acc: 'val_acc=([0-9.]+)'}}\n"
     (metric,) = check(tmp_path, monkeypatch, "plain", SAME, extra).metrics

@@ -86,10 +86,13 @@ def cells_table(scored: Sequence[Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def wrong_verdicts(scored: Sequence[Any]) -> str:
-    """Each accepted breaker and each harmless change not accepted, with the reason given."""
+def wrong_verdicts(scored: Sequence[Any], counting: bool = False) -> str:
+    """Each accepted breaker and each harmless change not accepted, with the reason given; ``counting``: only what
+    counts for a bar."""
     lines = []
     for s in scored:
+        if counting and not (s.cell.harmless or s.truth.counts):
+            continue
         for v in s.verdicts:
             if (v.verdict in _WORDS[0]) != s.cell.harmless:
                 lines.append(
@@ -102,7 +105,8 @@ def wrong_verdicts(scored: Sequence[Any]) -> str:
 def document(scored: Sequence[Any], wall_s: float) -> str:
     machine = f"{platform.machine()}, {os.cpu_count()} cores"
     head = HEAD.format(wall=wall_s / 60, machine=machine, runs=_count(scored, lambda v: True), cells=len(scored))
-    return head + bars_table(scored) + NOTES + TRIED + "\n## Every cell\n\n" + cells_table(scored)
+    wrong = "\n".join(f"- {line}" for line in wrong_verdicts(scored, counting=True).splitlines()) or "- None."
+    return head + bars_table(scored) + f"\nEach verdict that counts and was wrong:\n\n{wrong}\n" + NOTES + TRIED + "\n## Every cell\n\n" + cells_table(scored)
 
 
 _WORDS = (("unchanged", "not-needed"), ("changed",), ("undecided", "no-proof"))

@@ -54,7 +54,8 @@ def simplify(bench: Bench, observation: Observation, config: Config, trials: Seq
             cost_s = _start_up_s(bench, name, kept, trials)
             # the last knob is left to the confirmation, which knows more than one drop can show
             keep, reason, break_even = _worth(bench, observation, gain, cost_s, last=len(kept) == 1)
-            interval = None if gain is None else _interval(gain)
+            # beside a confirmed figure of the very same knob, a live one would only confuse
+            interval = None if gain is None or alone is not None else _interval(gain)
             gains.append(KnobGain(name, kept[name], interval, keep, reason, cost_s, break_even))
             if not keep:
                 kept = _without(kept, name, observation, bench)

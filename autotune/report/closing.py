@@ -48,7 +48,7 @@ def print_closing(console: Console, result: Result, run_dir: Path) -> None:
     if result.knobs:
         notes = [Text(f"{row.knob} {row.note}", style="dim") for row in story.changes(result) if row.note]
         if back:
-            notes.append(Text("left as it was, for it gave nothing: " + ", ".join(f"{row.knob}={row.now}" for row in back), style="dim"))
+            notes.append(Text("left as it was, not worth it here: " + ", ".join(f"{row.knob}={row.now}" for row in back), style="dim"))
         section("Change" if story.tuned(result) else "Not adopted", _changes(result), *notes)
     _loss(section, result)
     _time(section, result)

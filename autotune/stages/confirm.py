@@ -56,6 +56,7 @@ def simplify(bench: Bench, observation: Observation, config: Config, trials: Seq
             keep, reason, break_even = _worth(bench, observation, gain, cost_s, last=len(kept) == 1)
             # beside a confirmed figure of the very same knob, a live one would only confuse
             interval = None if gain is None or alone is not None else _interval(gain)
+            reason = "" if alone is not None and keep and break_even is None else reason
             gains.append(KnobGain(name, kept[name], interval, keep, reason, cost_s, break_even))
             if not keep:
                 kept = _without(kept, name, observation, bench)

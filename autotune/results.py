@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from autotune.explain.records import Explanation
 from autotune_spaces.base import Value
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_trials.protocol import Window
@@ -161,8 +162,7 @@ class Result:
     trials: tuple[Trial, ...]
     wall_s: float
     environment: Mapping[str, Any]
-    traces: Mapping[str, str] = field(default_factory=dict)  # "baseline", "winner" -> path within the run directory
-    operators: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
+    explanation: Explanation = field(default_factory=Explanation)
     disturbed: int = 0  # windows measured again because the machine was busy with something else
     disturbed_why: str = ""  # what it was, the last time
     schema_version: int = RESULT_SCHEMA_VERSION

@@ -55,7 +55,7 @@ def tune(bench: Bench) -> Result:
     observation = observe(bench)
     trials = search(bench, observation)
     proof = prove(bench, observation, trials)
-    explanation = explain(bench, proof.winner)
+    explanation = explain(bench, observation, proof.winner, trials)
     trace_trials(bench, trials)
     disturbed = list(bench.journal.all("disturbed"))
     return Result(
@@ -73,8 +73,7 @@ def tune(bench: Bench) -> Result:
         trials=trials,
         wall_s=round(bench.journal.elapsed_s, 1),
         environment=environment(bench, observation),
-        traces=explanation.traces,
-        operators=explanation.operators,
+        explanation=explanation,
         disturbed=len(disturbed),
         disturbed_why=disturbed[-1].data if disturbed else "",
     )

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from autotune.explain.records import Operator
 from autotune.report import story, words
 from autotune.report.plots import loss_svg, trials_svg, write_loss_plot
 from autotune.results import Anatomy, Interval, Result, Trial
@@ -121,21 +122,16 @@ def _trial_row(trial: Trial) -> dict[str, Any]:
 
 def _operator_tables(result: Result) -> list[dict[str, Any]]:
     return [
-        {"side": words.clean(side, 60), "rows": [_operator_row(row) for row in rows[:OPERATOR_ROWS]], "more": max(len(rows) - OPERATOR_ROWS, 0),
-         "trace": words.clean(result.traces.get(side, ""))}
-        for side, rows in result.operators.items() if rows
+        {"side": words.clean(name, 60), "rows": [_operator_row(row) for row in side.operators[:OPERATOR_ROWS]],
+         "more": max(len(side.operators) - OPERATOR_ROWS, 0), "trace": words.clean(side.trace)}
+        for name, side in result.explanation.sides.items() if side.operators
     ]
 
 
-def _operator_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    self_us, share, calls = row.get("self_time_us"), row.get("share"), row.get("calls")
-    known_share = share if words.known(share) else None
+def _operator_row(row: Operator) -> dict[str, Any]:
     return {
-        "name": words.clean(row.get("name", ""), 120),
-        "self": words.duration_words(self_us / 1e6) if words.known(self_us) else "",
-        "share": f"{100 * known_share:.1f} %" if known_share is not None else "",
-        "width": round(min(max(100 * known_share, 0.0), 100.0), 2) if known_share is not None else 0.0,
-        "calls": f"{calls:,.0f}" if words.known(calls) else "",
+        "name": words.clean(row.name, 120), "self": words.duration_words(row.self_time_s), "share": f"{100 * row.share:.1f} %",
+        "width": round(min(max(100 * row.share, 0.0), 100.0), 2), "calls": f"{row.calls:,.0f}",
     }
 
 

@@ -1,50 +1,47 @@
-"""EXPLAIN: where the time went, before and after.
+"""EXPLAIN: where the time went, before and after, and why.
 
-A dozen profiled iterations of the baseline and of the winner (``traces: finalists``), or of every configuration that was
-measured (``all``), each in its own process, never while anything is timed.
+    baseline │ warm-up │ watched │ profiled │      winner │ warm-up │ watched │ profiled │     one process each
+                          └──────────┴── operators, roofline, timeline, findings ──┘
+
+Never while anything is timed. ``traces: finalists`` explains baseline and winner, ``all`` keeps a trace of every
+configuration that was measured as well, ``none`` leaves the stage out.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from autotune.executors.base import FixedRun, SessionFailed
+from autotune.explain.records import Explanation, Side
+from autotune.explain.table import operators
 from autotune.job.configs import key_of
-from autotune.results import Trial
+from autotune.results import Observation, Trial
 from autotune.stages.bench import Bench
 from autotune.tracking.records import record_trace
 from autotune_spaces.base import Config
+from autotune_trials.protocol import Record
 
-SETTLE_STEPS = 30  # iterations before the profiled ones: past warm-up, in mid-epoch for most jobs
-
-
-@dataclass(frozen=True)
-class Explanation:
-    traces: Mapping[str, str] = field(default_factory=dict)  # "baseline", "winner" -> path within the run directory
-    operators: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
+SETTLE_STEPS = 30  # iterations before the watched ones: past warm-up, in mid-epoch for most jobs
 
 
-def explain(bench: Bench, winner: Config) -> Explanation:
-    """Traces and operator tables; an empty winner (keep-baseline) is profiled once, as the baseline."""
+def explain(bench: Bench, observation: Observation, winner: Config, trials: Sequence[Trial]) -> Explanation:
+    """Why baseline and winner take the time they take; an empty winner (keep-baseline) leaves the baseline alone."""
     if bench.spec.traces == "none":
         return Explanation()
     bench.progress.stage("explain", "profiled iterations")
-    sides: dict[str, Config] = {"baseline": {}, **({"winner": winner} if winner else {})}
-    traces, operators = {}, {}
-    for side, config in sides.items():
-        stored = bench.journal.find("profile", key_of(config))
-        if stored is None:
-            stored = _profile(bench, side, config)
-            if stored is None:
-                continue
-            bench.journal.append("profile", key_of(config), stored)
-        traces[side], operators[side] = stored["trace"], tuple(stored["operators"])
-        bench.stop.check()
-    return Explanation(traces, operators)
+    began = time.monotonic()
+    configs: dict[str, Config] = {"baseline": {}, **({"winner": winner} if winner else {})}
+    records = {name: record for name, config in configs.items() if (record := profile(bench, name, config)) is not None}
+    sides = {name: describe(bench, name, configs[name], record) for name, record in records.items()}
+    return Explanation(sides=sides, wall_s=round(time.monotonic() - began, 1))
+
+
+def describe(bench: Bench, name: str, config: Config, record: Record) -> Side:
+    """What one profiled record shows."""
+    return Side(config=config, trace=keep(bench, record.trace, f"{name}.json.gz"), operators=operators(record))
 
 
 def trace_trials(bench: Bench, trials: Sequence[Trial]) -> None:
@@ -55,28 +52,34 @@ def trace_trials(bench: Bench, trials: Sequence[Trial]) -> None:
         if trial.state != "complete":
             continue
         name = f"trial-{trial.number:03d}"
-        if bench.journal.find("profile", name) is None:
-            stored = _profile(bench, name, trial.config)
-            if stored is None:
-                continue
-            bench.journal.append("profile", name, stored)
-            record_trace(bench.tracker, trial, bench.run_dir / stored["trace"])
-        bench.stop.check()
+        record = profile(bench, name, trial.config)
+        if record is not None:
+            record_trace(bench.tracker, trial, bench.run_dir / keep(bench, record.trace, f"{name}.json.gz"))
 
 
-def _profile(bench: Bench, side: str, config: Config) -> dict[str, Any] | None:
-    bench.progress.fixed_run(f"profile of the {side}", 1, 1, config)
+def profile(bench: Bench, name: str, config: Config) -> Record | None:
+    """A profiled run of ``config``, made once and remembered; None, said so, if there is none to be had."""
+    label = f"profile-{name}"
+
+    def measure() -> Record:
+        bench.progress.fixed_run(f"profile of the {name}", 1, 1, config)
+        return bench.executor.run_fixed(FixedRun(config, seed=0, steps=SETTLE_STEPS, profile=True, label=label))
+
     try:
-        record = bench.executor.run_fixed(
-            FixedRun(config, seed=0, steps=SETTLE_STEPS, profile=True, label=f"profile-{side}")
-        )
+        record = bench.recorded("|".join([label, key_of(config)]), label, measure)
     except SessionFailed as failure:
-        bench.progress.warning(f"no trace of the {side}: {failure}")
+        bench.progress.warning(f"no trace of the {name}: {failure}")
         return None
     if not record.trace:
-        bench.progress.warning(f"no trace of the {side}: {record.notes.get('profile', 'the job ended before it')}")
+        bench.progress.warning(f"no trace of the {name}: {record.notes.get('profile', 'the job ended before it')}")
         return None
-    target = bench.run_dir / "traces" / f"{side}.json.gz"
-    target.parent.mkdir(exist_ok=True)
-    shutil.copyfile(record.trace, target)
-    return {"trace": str(Path("traces") / target.name), "operators": [dict(row) for row in record.operators]}
+    return record
+
+
+def keep(bench: Bench, source: str, name: str) -> str:
+    """Copy a session's file to the run's traces; returns its path within the run directory, "" if there is none."""
+    target = bench.run_dir / "traces" / name
+    if source and not target.exists() and Path(source).exists():
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(source, target)
+    return str(Path("traces") / name) if target.exists() else ""

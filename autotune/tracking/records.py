@@ -63,9 +63,10 @@ def record_result(tracker: Tracker, result: Result, run_dir: Path) -> None:
     for name in ("tuned.yaml", "report.html", "result.json", "loss.png"):
         if (run_dir / name).exists():
             tracker.study_artifact(run_dir / name)
-    for path in result.traces.values():
-        if (run_dir / path).exists():
-            tracker.study_artifact(run_dir / path, "traces")
+    for side in result.explanation.sides.values():
+        for path in (side.trace, side.stacks, side.table, side.nsight):
+            if path and (run_dir / path).exists():
+                tracker.study_artifact(run_dir / path, "traces")
 
 
 def _record_finalist(tracker: Tracker, result: Result) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from autotune.explain.records import Explanation, Operator, Side
 from autotune.results import (
     Anatomy,
     Confirmation,
@@ -111,12 +112,22 @@ def tuned() -> Result:
         rejected=(Rejected({"num_workers": 2, "amp_dtype": "bfloat16", "prefetch_factor": 4},
                            "prefetch_factor gives nothing by itself: the smaller change wins"),
                   Rejected({"num_workers": 1, "amp_dtype": "bfloat16", "channels_last": True}, "slower than the winner in fresh processes")),
-        trials=trials(), wall_s=372.0, environment=environment(), traces={"baseline": "traces/baseline.json.gz", "winner": "traces/winner.json.gz"},
-        operators={
-            "baseline": tuple({"name": name, "self_time_us": us, "share": us / 96_000, "calls": calls} for name, us, calls in
-                              (("aten::convolution_backward", 31000.0, 36), ("aten::mkldnn_convolution", 22000.5, 36), ("aten::addmm", 9000.0, 24))),
-            "winner": ({"name": "aten::convolution_backward", "self_time_us": 14000.0, "share": 0.31, "calls": 36},),
-        },
+        trials=trials(), wall_s=372.0, environment=environment(), explanation=explanation(),
+    )
+
+
+def operator(name: str, self_time_s: float, share: float, calls: int) -> Operator:
+    mean_s = self_time_s / calls
+    return Operator(name, name, name, calls, self_time_s, share, self_time_s, mean_s, 0.9 * mean_s, 1.2 * mean_s)
+
+
+def explanation() -> Explanation:
+    before = (("aten::convolution_backward", 31e-3, 36), ("aten::mkldnn_convolution", 22.0005e-3, 36), ("aten::addmm", 9e-3, 24))
+    return Explanation(
+        sides={
+            "baseline": Side(trace="traces/baseline.json.gz", operators=tuple(operator(n, s, s / 96e-3, calls) for n, s, calls in before)),
+            "winner": Side(trace="traces/winner.json.gz", operators=(operator("aten::convolution_backward", 14e-3, 0.31, 36),)),
+        }
     )
 
 
@@ -126,7 +137,7 @@ def keep() -> Result:
         speedup=Interval(1.0, 1.0, 1.0), loss=LossVerdict("not-needed", "", 0, 0), knobs={},
         confirmation=Confirmation({"num_workers": 1}, Interval(1.01, 0.98, 1.04), 5, False, "the interval reaches below 1.02",
                                   anatomy(57.1, 14.0, 23.5), anatomy(56.0, 14.0, 23.4)),
-        gains=(), rejected=(Rejected({"num_workers": 1}, "1.01× (0.98–1.04) in fresh processes: not above 1.02"),), operators={}, traces={},
+        gains=(), rejected=(Rejected({"num_workers": 1}, "1.01× (0.98–1.04) in fresh processes: not above 1.02"),), explanation=Explanation(),
     )
 
 
@@ -163,8 +174,7 @@ def hostile() -> Result:
         trials=(replace(base.trials[0], config=config, state=HOSTILE), replace(base.trials[4], reason=HOSTILE, config=config,
                 no_effect={HOSTILE: HOSTILE})),
         environment={HOSTILE: HOSTILE, "nested": {HOSTILE: [HOSTILE]}, "odd": object()},
-        operators={HOSTILE: ({"name": HOSTILE, "self_time_us": 3.0, "share": 1.0, "calls": 1, HOSTILE: HOSTILE},)},
-        traces={HOSTILE: HOSTILE},
+        explanation=Explanation(sides={HOSTILE: Side(trace=HOSTILE, operators=(operator(HOSTILE, 3e-6, 1.0, 1),))}),
     )
 
 

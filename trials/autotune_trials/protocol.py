@@ -13,7 +13,8 @@ sets ``AUTOTUNE_SESSION`` to its path; the agent reads it. What happens next dep
     fixed     knobs set from the start, one window of ``steps`` iterations recorded
               agent ── Hello ──▶, then  ── Record ──▶ tuner, job paused until the tuner ends it
 
-    profile   as fixed, with torch.profiler on ``profile_steps`` iterations after ``steps``; Record says where the trace lies
+    profile   as fixed; after ``steps``, ``watch_steps`` iterations are watched (Record.evidence), then torch.profiler is on
+              for ``profile_steps``; Record says where the trace lies
 
     launch    knobs set from the start, no channel, nothing recorded
 
@@ -31,6 +32,7 @@ from typing import Any
 from autotune_spaces.base import Value
 from autotune_spaces.codec import decode, encode
 from autotune_spaces.facts import JobFacts, Machine
+from autotune_trials.evidence import Evidence
 
 SCHEMA_VERSION = 1
 SESSION_VARIABLE = "AUTOTUNE_SESSION"  # path of session.json; its presence is what wakes the agent
@@ -62,6 +64,7 @@ class SessionConfig:
     max_seconds: float = 0.0  # stop recording after this long even if steps are not reached; 0 = never
     max_steps: int = 2000
     probe_steps: int = 8  # first steps on which gradient and update norms are recorded
+    watch_steps: int = 60  # profile: iterations watched for evidence, before the profiled ones
     profile_steps: int = 12
     seed: int | None = None  # offset added to every seed the job sets (and the seed where it sets none); None = hands off
     match_streams: bool = False  # fixed: random numbers of a batch depend on its place in the epoch, not on which worker prepares it
@@ -69,6 +72,7 @@ class SessionConfig:
     warmup_steps: int = 3  # live: iterations before Hello
     record_loss: bool = True
     nvtx: bool = False
+    nvtx_modules: int = 0  # also ranges for modules down to this depth below the entry, 0: none
     schema_version: int = SCHEMA_VERSION
 
 
@@ -168,6 +172,8 @@ class Record:
     seeds_seen: bool = False  # the job seeds itself, or the agent did
     ended_early: bool = False  # the job ended before the window was full
     trace: str = ""  # profile mode: path of the gzipped Chrome trace
+    stacks: str = ""  # profile mode: a second, short trace with Python frames
+    evidence: Evidence | None = None  # profile mode
     operators: tuple[Mapping[str, Any], ...] = ()  # profile mode: rows of the operator table, by self time
     notes: Mapping[str, Any] = field(default_factory=dict)  # e.g. loss_scale at the end, where the agent's scaler was in use
 

@@ -1,0 +1,71 @@
+"""What a rule is, and what it looks at.
+
+    Case ──▶ Rule.judge ──▶ findings ([] = nothing found)
+                        └─▶ NotJudgeable("why")       this rule cannot be judged here
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from autotune.explain.records import Finding, Operator, Side
+from autotune_spaces.base import Value
+from autotune_spaces.facts import JobFacts, Machine
+from autotune_trials.evidence import Evidence
+
+
+class NotJudgeable(Exception):
+    """A rule cannot be judged here; the message says why, in a clause."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One profiled configuration, all that is known of it."""
+
+    name: str  # "baseline", "winner"
+    side: Side
+    evidence: Evidence
+    machine: Machine
+    job: JobFacts
+    defaults: Mapping[str, Value] = field(default_factory=dict)  # the job's own value of every knob that applies here
+    withdrawn: Mapping[str, str] = field(default_factory=dict)  # knob -> why it does not
+
+    @property
+    def config(self) -> Mapping[str, Value]:
+        return {**self.defaults, **self.side.config}
+
+    @property
+    def operators(self) -> Sequence[Operator]:
+        return self.side.operators
+
+    @property
+    def on_device(self) -> bool:
+        """The job computes on an accelerator."""
+        return self.job.device == "cuda"
+
+
+class Rule(ABC):
+    """One way of losing time.
+
+    Attributes:
+        name: in kebab-case, for links: ``device-sync``.
+        title: what is wrong, in a few words.
+        card: what it looks at, its threshold and where that comes from; docs/findings.md is made of it.
+        knob: the knob that cures it, or "".
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    card: ClassVar[str]
+    knob: ClassVar[str] = ""
+
+    @abstractmethod
+    def judge(self, case: Case) -> list[Finding]:
+        """What is found in ``case``; [] if it is healthy.
+
+        Raises:
+            NotJudgeable: with the reason.
+        """

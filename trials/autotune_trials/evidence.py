@@ -1,0 +1,104 @@
+"""What the agent saw while it watched a few dozen iterations closely: facts with a place in the job's code, no judgement.
+
+    profile run   │ warm-up │ watched: watch_steps iterations │ profiled: profile_steps │ stacks: a few │
+                              calls, samples, pauses, compiles   operators, timeline      Python frames
+
+Nothing of this is ever on while an iteration is timed. The tuner's rules (:mod:`autotune.findings`) make findings of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the job's own code, or of a library the job calls where none of its own is on the stack."""
+
+    file: str  # as Python knows it: usually absolute
+    line: int
+    function: str = ""
+    code: str = ""  # the line itself, stripped; "" if it cannot be read
+    own: bool = True  # False: a library's line (site-packages, the standard library)
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Calls of one kind made from one line during the watched iterations."""
+
+    kind: str  # "item", "cpu", "numpy", "tolist", "bool", "print", "tensor_from_array", "made_on_host", "file_write", "optimizer" …
+    place: Place
+    count: int
+    seconds: float  # total of the outermost calls, as the host saw it
+    iterations: tuple[int, ...] = ()  # indexes of the watched iterations in which it happened
+    detail: str = ""  # e.g. "float32[64, 3, 224, 224]" of the first
+    device: str = ""  # of the tensor: "cpu", "cuda"; "" if there is none
+    nbytes: int = 0  # moved or copied in all
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Copies from host to device made from one line."""
+
+    place: Place
+    count: int
+    nbytes: int  # in all
+    seconds: float  # the host waited in them, in all
+    pinned: bool = False
+    non_blocking: bool = False
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Where the training thread was seen standing, by a sampler that looks every few milliseconds."""
+
+    iteration: int  # index of the watched iteration
+    phase: str  # of protocol.PHASES, or "away"
+    place: Place  # innermost frame of the job's own code, else the innermost
+    seconds: float  # samples times their distance
+    leaf: str = ""  # "module.function" of the innermost frame of all
+
+
+@dataclass(frozen=True)
+class Pause:
+    """One garbage collection on the training thread."""
+
+    iteration: int
+    seconds: float
+    generation: int
+
+
+@dataclass(frozen=True)
+class GraphBreak:
+    """Why dynamo left its graph, or compiled again."""
+
+    kind: str  # "break", "recompile"
+    reason: str  # dynamo's own words, one line
+    place: Place | None
+    count: int
+    seconds: float = 0.0  # of compiling it again, while watched
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything one rank saw. Lists are empty where nothing happened; what could not be watched is named in ``blind``."""
+
+    times_s: tuple[float, ...] = ()  # one a watched iteration, as PhaseClock has it
+    phase_times_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    away_s: tuple[float, ...] = ()  # time after each iteration that belongs to no training iteration (evaluation, checkpoints)
+    samples: tuple[float, ...] = ()
+    calls: tuple[Calls, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
+    frames: tuple[Frames, ...] = ()
+    pauses: tuple[Pause, ...] = ()
+    breaks: tuple[GraphBreak, ...] = ()
+    optimizers: tuple[Mapping[str, Any], ...] = ()  # class, foreach, fused, capturable, parameters, tensors, device, place
+    loader: Mapping[str, Any] = field(default_factory=dict)  # place, num_workers, pin_memory … of the training DataLoader
+    models: tuple[Mapping[str, Any], ...] = ()  # entry modules: class, place of the call, parameters, dtypes, compiled
+    memory: Mapping[str, float] = field(default_factory=dict)  # device_used_gib, device_total_gib, host_used_gib, host_total_gib
+    world_size: int = 1
+    communication_s: tuple[float, ...] = ()  # in collective operations, one an iteration; () if not distributed
+    sampler_s: float = 0.0  # what watching itself cost, in all, as far as it can be told
+    blind: Mapping[str, str] = field(default_factory=dict)  # what was not watched -> why

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of, process_part, without
@@ -49,19 +50,16 @@ def simplify(bench: Bench, observation: Observation, config: Config, trials: Seq
         for name in _least_promising_first(config, trials):
             if name not in kept:
                 continue  # went together with the knob it depends on
-            alone = _trial_gain(kept, trials)
-            gain = alone if alone is not None else _gain(bench, live, observation, kept, name)
-            cost_s = _start_up_s(bench, name, kept, trials)
-            # the last knob is left to the confirmation, which knows more than one drop can show
-            keep, reason, break_even = _worth(bench, observation, gain, cost_s, last=len(kept) == 1)
+            tried = _trial_gain(kept, trials)
+            gain = tried if tried is not None else _gain(bench, live, observation, kept, name)
+            worth = _worth(bench, observation, gain, _start_up_s(bench, name, kept, trials), last=len(kept) == 1)
             # beside a confirmed figure of the very same knob, a live one would only confuse
-            interval = None if gain is None or alone is not None else _interval(gain)
-            reason = "" if alone is not None and keep and break_even is None else reason
-            gains.append(KnobGain(name, kept[name], interval, keep, reason, cost_s, break_even))
-            if not keep:
+            shown = _interval(gain) if gain is not None and tried is None else None
+            gains.append(KnobGain(name, kept[name], shown, worth.keep, worth.reason, worth.start_up_s, worth.break_even_steps))
+            if not worth.keep:
                 kept = _without(kept, name, observation, bench)
                 live.process_config = process_part(kept, bench.spec.search_space)
-                bench.progress.note(f"{name} goes back to {observation.defaults[name]!r}: {reason}")
+                bench.progress.note(f"{name} goes back to {observation.defaults[name]!r}: {worth.reason}")
     bench.journal.append("simplified", key_of(config), {"config": kept, "gains": encode(gains)})
     return kept, tuple(gains)
 
@@ -147,19 +145,28 @@ def _start_up_s(bench: Bench, name: str, config: Config, trials: Sequence[Trial]
     return max((t.settle_s for t in sorted(with_it, key=lambda t: len(t.config))[:1]), default=0.0)
 
 
-def _worth(
-    bench: Bench, observation: Observation, gain: LogRatio | None, start_up_s: float, last: bool
-) -> tuple[bool, str, int | None]:
-    """(keep, reason, steps until the start-up cost is paid back)."""
+@dataclass(frozen=True)
+class Worth:
+    """What is done with one knob."""
+
+    keep: bool
+    reason: str
+    start_up_s: float = 0.0
+    break_even_steps: int | None = None  # until the start-up cost is paid back
+
+
+def _worth(bench: Bench, observation: Observation, gain: LogRatio | None, start_up_s: float, last: bool) -> Worth:
+    """``last``: no other knob is left. Its gain is then for the confirmation to judge, which knows more than one drop can
+    show; whether it pays its start-up cost is decided here."""
     if gain is None:
-        return True, "the job could not be measured without it", None
+        return Worth(True, "the job could not be measured without it", start_up_s)
     factor = math.exp(gain.estimate)
     if not last and (gain.estimate < math.log1p(MINIMUM_GAIN) or gain.estimate < 2 * gain.sigma):
-        return False, f"gives {factor:.2f}x by itself, within the noise or below {MINIMUM_GAIN:.0%}", None
+        return Worth(False, f"gives {factor:.2f}x by itself, within the noise or below {MINIMUM_GAIN:.0%}", start_up_s)
     if not start_up_s or gain.estimate <= 0:
-        return True, f"gives {factor:.2f}x by itself", None
+        return Worth(True, "" if last else f"gives {factor:.2f}x by itself", start_up_s)
     saved_per_step_s = observation.anatomy.iteration_s * (1 - 1 / factor)
     break_even = math.ceil(start_up_s / saved_per_step_s)
     if break_even > bench.spec.planned_steps:
-        return False, f"gives {factor:.2f}x, but its {start_up_s:.0f} s of start-up pay only after {break_even} steps", break_even
-    return True, f"gives {factor:.2f}x by itself; its {start_up_s:.0f} s of start-up pay after {break_even} steps", break_even
+        return Worth(False, f"gives {factor:.2f}x, but its {start_up_s:.0f} s of start-up pay only after {break_even} steps", start_up_s, break_even)
+    return Worth(True, f"gives {factor:.2f}x by itself; its {start_up_s:.0f} s of start-up pay after {break_even} steps", start_up_s, break_even)

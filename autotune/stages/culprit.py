@@ -8,7 +8,6 @@ changed loss. A knob whose effect is not clear by itself counts as a culprit: it
 
 from __future__ import annotations
 
-from autotune.errors import BaselineError
 from autotune.job.configs import normalise
 from autotune.results import LossVerdict, Observation
 from autotune.stages.bench import Bench
@@ -43,7 +42,4 @@ def _alone(bench: Bench, observation: Observation, name: str, value: Value, pair
     if not config:
         return None
     bench.progress.note(f"looking for the knob that changes the loss: {name}={value} by itself")
-    try:
-        return converge_alone(bench, config, pairs, f"{pairs.label}-only-{name}")
-    except BaselineError as error:
-        return LossVerdict("undecided", error.found, 0, 0, config=config)
+    return converge_alone(bench, config, pairs, f"{pairs.label}-only-{name}")

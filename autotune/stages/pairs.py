@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator
 from statistics import fmean
 
+from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of
 from autotune.results import Anatomy
@@ -43,7 +44,7 @@ class Pairs:
         """Have at least ``pairs`` pairs.
 
         Raises:
-            SessionFailed: a run of the candidate failed, twice.
+            SessionFailed: a run of the candidate failed, twice, or is too short to be timed.
             BaselineError: the unchanged job failed, twice, or is too short to be timed.
         """
         for seed in range(pairs):
@@ -65,12 +66,21 @@ class Pairs:
         records = [*self.reference.values(), *self.candidate.values()]
         if all(len(r.losses) >= steps for r in records):
             return True
-        if any(r.ended_early for r in records) or self.bench.out_of_time():
+        if any(r.ended_early for r in records) or not self._time_to_lengthen(steps):
             return False
         self._fresh.steps = steps
         self.label = f"{self.label}-{steps}"
         self.reference, self.candidate = {}, {}
         return True
+
+    def _time_to_lengthen(self, steps: int) -> bool:
+        """Decided once: a resumed run, whose clock stands elsewhere, must take the same way."""
+        key = "|".join([self.label, key_of(self.configs["candidate"]), str(steps)])
+        known = self.bench.journal.find("lengthened", key)
+        if known is None:
+            known = not self.bench.out_of_time()
+            self.bench.journal.append("lengthened", key, known)
+        return bool(known)
 
     def float16_gradient(self) -> tuple[float, float] | None:
         """Relative errors of the first gradient against the reference's: (the candidate's, bfloat16's).
@@ -129,6 +139,10 @@ class Pairs:
                 if config:
                     raise
                 raise explain_failure(self.bench, failure) from failure
+            except BaselineError as error:  # too few iterations: of a candidate, that is its own failure and not the job's
+                if not config:
+                    raise
+                raise SessionFailed("ended", error.found) from error
 
         return self.bench.recorded(key, label, measure)
 

@@ -126,6 +126,21 @@ def test_a_baseline_that_fails_twice_ends_the_run(tmp_path: Path) -> None:
         run(tmp_path, Machine(table(HARMLESS), fails_at({"confirm1-reference-2": 2})))
 
 
+def test_a_candidate_too_short_to_time_is_its_own_failure(tmp_path: Path) -> None:
+    """A batch size may leave a job with few steps: that ends the finalist, not the run."""
+
+    def short(request: FixedRun, record: Record) -> Record:
+        if not request.label.startswith("confirm") or "num_workers" not in request.config:
+            return record
+        window = replace(record.window, times_s=record.window.times_s[:24], samples=record.window.samples[:24],
+                         data_s=record.window.data_s[:24])  # fmt: skip
+        return replace(record, window=window, ended_early=True)
+
+    result = run(tmp_path, Machine(table(HARMLESS), short))
+    assert "24 optimizer steps" in result.rejected[0].reason
+    assert "num_workers" not in result.knobs
+
+
 def test_disturbed_windows_are_measured_again_and_counted(tmp_path: Path) -> None:
     disturbed: set[str] = set()
 

@@ -86,7 +86,7 @@ def copy_batch(batch: Any) -> Any:
         return {key: copy_batch(value) for key, value in batch.items()}
     try:
         return clone() if clone is not None else copy.deepcopy(batch)
-    except Exception:
+    except Exception:  # what cannot be copied (an open file, a lock) is shared: only a job that changes its batch in place would notice
         return batch
 
 

@@ -174,7 +174,7 @@ class LoaderHooks:
                 self.known_facts = describe(
                     self.data, template, state.key, state.site, state.batch_size, state.asked_worker_info
                 )
-            except Exception:
+            except Exception:  # a sampler or dataset of the job's own that cannot be described; fault() tells the tuner
                 self.fault("loader facts")
         if self.selected != state.key:
             self.selected = state.key

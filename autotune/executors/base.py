@@ -7,7 +7,7 @@ table, so that the search can be tested without a job.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -88,6 +88,10 @@ class Executor(ABC):
         Raises:
             SessionFailed
         """
+
+    def measure_peaks(self, threads: int, device: str) -> Mapping[str, float]:
+        """What the machine of this executor reaches, see :mod:`autotune_trials.measure.peaks`; {} if it cannot be measured."""
+        return {}
 
     def close(self) -> None:
         """Release what the executor holds. Idempotent."""

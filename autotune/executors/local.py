@@ -10,8 +10,11 @@ words of the command line, live knobs are told to the agent.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +31,7 @@ from autotune_trials.protocol import Block, BlockReport, Record, SessionConfig
 from autotune_trials.session import Session
 from autotune_trials.surroundings import socket_folders
 
+PEAKS_TIMEOUT_S = 120.0
 FIRST_SEED = 1000  # what {seed} is in the job's own run; run k of a seeded series gets FIRST_SEED + k
 
 
@@ -97,6 +101,14 @@ class LocalExecutor(Executor):
     def _printed_metrics(self, session: Session) -> dict[str, tuple[float, ...]]:
         patterns = {name: metric.pattern for name, metric in self.spec.convergence.metrics.items() if metric.pattern}
         return read_metrics((session.paths.stdout, session.paths.stderr), patterns)
+
+    def measure_peaks(self, threads: int, device: str) -> Mapping[str, float]:
+        command = [sys.executable, "-m", "autotune_trials.measure.peaks", "--threads", str(threads), "--device", device]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PEAKS_TIMEOUT_S, check=True)
+            return {str(name): float(value) for name, value in json.loads(done.stdout).items()}
+        except (OSError, ValueError, subprocess.SubprocessError):  # no peaks: the roofline says so
+            return {}
 
     def close(self) -> None:
         for session in self._open:

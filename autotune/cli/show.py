@@ -16,14 +16,16 @@ RUNS = Path("autotune-runs")
 def show(
     run: Annotated[str, typer.Argument(help="A run's directory, its name under autotune-runs/, or a result.json.", show_default=False)],
     trials: Annotated[bool, typer.Option("--trials", help="Print every configuration tried.")] = False,
+    operators: Annotated[bool, typer.Option("--operators", help="Print the operators that take the most time, and their roofline.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print result.json.")] = False,
 ) -> None:
     """Show the result of a finished run."""
     from autotune.errors import InputError
     from autotune.report.result_file import load_result
 
-    if trials and json:
-        raise InputError("--trials and --json exclude each other", where="autotune show", expected="one of them")
+    chosen = [name for name, given in (("--trials", trials), ("--operators", operators), ("--json", json)) if given]
+    if len(chosen) > 1:
+        raise InputError(f"{' and '.join(chosen)} exclude each other", where="autotune show", expected="one of them")
     path = find_result(run)
     result = load_result(path)
     if json:
@@ -33,7 +35,7 @@ def show(
 
         typer.echo(json_module.dumps(to_json(result), indent=2, default=str))
         return
-    _print(result, path.parent, trials)
+    _print(result, path.parent, trials, operators)
 
 
 def find_result(run: str) -> Path:
@@ -103,13 +105,14 @@ def progress_words(journal: Path) -> str:
     return f"{said}, after {duration_words(elapsed_s)}"
 
 
-def _print(result: Result, run_dir: Path, trials: bool) -> None:
+def _print(result: Result, run_dir: Path, trials: bool, operators: bool) -> None:
     import sys
 
     from rich.console import Console
 
     from autotune.report import words
     from autotune.report.closing import PLAIN_WIDTH, print_closing, print_trials
+    from autotune.report.operators import print_operators
 
     terminal = sys.stdout.isatty()
     encoding = sys.stdout.encoding or "ascii"
@@ -117,6 +120,8 @@ def _print(result: Result, run_dir: Path, trials: bool) -> None:
     with console.capture() as captured:
         if trials:
             print_trials(console, result)
+        elif operators:
+            print_operators(console, result.explanation, str(run_dir))
         else:
             print_closing(console, result, run_dir)
     text = "\n".join(line.rstrip() for line in captured.get().splitlines())

@@ -90,7 +90,12 @@ class Executor(ABC):
         """
 
     def measure_peaks(self, threads: int, device: str) -> Mapping[str, float]:
-        """What the machine of this executor reaches, see :mod:`autotune_trials.measure.peaks`; {} if it cannot be measured."""
+        """What the machine of the sessions reaches on ``device`` ("": the one it has) with so many threads of torch (0: as the job's
+        environment has it), see :mod:`autotune_trials.measure.peaks`. {}: it cannot be measured here.
+
+        Raises:
+            SessionFailed: the measurement failed.
+        """
         return {}
 
     def close(self) -> None:

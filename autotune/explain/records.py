@@ -13,8 +13,8 @@ from autotune_trials.evidence import Place
 class Peak:
     """What this machine was measured to reach."""
 
-    name: str  # "float32", "tf32", "bfloat16", "float16": FLOP/s of a large matmul; "memory": bytes/s of a large copy
-    value: float  # FLOP/s or bytes/s
+    name: str  # "float32", "tf32", "bfloat16", "float16": FLOP/s of a large matmul; "memory": bytes/s of a large copy; "dispatch": see value
+    value: float  # FLOP/s or bytes/s; "dispatch": seconds of a call that does nothing
     vendor: float | None = None  # the data sheet's figure where known
     source: str = ""  # of the vendor's figure
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from autotune.explain.records import Operator
 from autotune.report import story, words
+from autotune.report.operators import section
 from autotune.report.plots import loss_svg, trials_svg, write_loss_plot
 from autotune.results import Anatomy, Interval, Result, Trial
 from autotune.secrets import mask_command, mask_url
@@ -21,7 +21,6 @@ from autotune_trials.paths import publish
 __all__ = ["render", "write_loss_plot", "write_report"]
 
 FILE_NAME = "report.html"
-OPERATOR_ROWS = 15  # of each side; the trace has them all
 LONGEST_TEXT = 600  # characters of a job's own text in one cell
 
 
@@ -55,7 +54,7 @@ def render(result: Result, run_dir: Path) -> str:
         changes=[(change, _bar(change.speedup, _top(result))) for change in story.changes(result)],
         given_back=story.given_back(result), bars=_iteration_bars(result), phases=story.phase_rows(result),
         anatomy=story.anatomies(result), trials=[_trial_row(t) for t in result.trials],
-        trials_svg=Markup(trials_svg(result)), loss_svg=Markup(loss_svg(result)), operators=_operator_tables(result),
+        trials_svg=Markup(trials_svg(result)), loss_svg=Markup(loss_svg(result)), operators=section(result.explanation),
         rejected=story.rejected_rows(result), commands=story.next_commands(result, run_dir),
         environment=list(_flat(result.environment)), command=_command(result), run_dir=story.shown_path(run_dir),
     )
@@ -117,21 +116,6 @@ def _trial_row(trial: Trial) -> dict[str, Any]:
         "kind": trial.state if trial.state in ("complete", "pruned", "infeasible", "failed") else "other",
         "speedup": words.interval_words(interval) if interval else "", "pairs": trial.pairs or "",
         "origin": words.clean(trial.origin, 40), "wall": words.duration_words(trial.wall_s) if trial.wall_s else "", "notes": notes,
-    }
-
-
-def _operator_tables(result: Result) -> list[dict[str, Any]]:
-    return [
-        {"side": words.clean(name, 60), "rows": [_operator_row(row) for row in side.operators[:OPERATOR_ROWS]],
-         "more": max(len(side.operators) - OPERATOR_ROWS, 0), "trace": words.clean(side.trace)}
-        for name, side in result.explanation.sides.items() if side.operators
-    ]
-
-
-def _operator_row(row: Operator) -> dict[str, Any]:
-    return {
-        "name": words.clean(row.name, 120), "self": words.duration_words(row.self_time_s), "share": f"{100 * row.share:.1f} %",
-        "width": round(min(max(100 * row.share, 0.0), 100.0), 2), "calls": f"{row.calls:,.0f}",
     }
 
 

@@ -11,20 +11,30 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from autotune.executors.base import FixedRun, SessionFailed
-from autotune.explain.records import Explanation, Side
-from autotune.explain.table import operators
+from autotune.explain.peaks import beside_vendor
+from autotune.explain.records import Explanation, Peak, Side
+from autotune.explain.roofline import judged
+from autotune.explain.table import operators, to_csv
+from autotune.explain.timeline import idle_share, kernels_per_step, timeline
+from autotune.explain.trace import Trace, read_trace
 from autotune.job.configs import key_of
+from autotune.report.roofline import write_roofline_plot
 from autotune.results import Observation, Trial
 from autotune.stages.bench import Bench
 from autotune.tracking.records import record_trace
-from autotune_spaces.base import Config
+from autotune_spaces.base import Config, Value
+from autotune_trials.paths import publish
 from autotune_trials.protocol import Record
 
 SETTLE_STEPS = 30  # iterations before the watched ones: past warm-up, in mid-epoch for most jobs
+
+OPERATORS = 400  # rows that go into the result, the costliest; the CSV has all
 
 
 def explain(bench: Bench, observation: Observation, winner: Config, trials: Sequence[Trial]) -> Explanation:
@@ -35,13 +45,48 @@ def explain(bench: Bench, observation: Observation, winner: Config, trials: Sequ
     began = time.monotonic()
     configs: dict[str, Config] = {"baseline": {}, **({"winner": winner} if winner else {})}
     records = {name: record for name, config in configs.items() if (record := profile(bench, name, config)) is not None}
-    sides = {name: describe(bench, name, configs[name], record) for name, record in records.items()}
-    return Explanation(sides=sides, wall_s=round(time.monotonic() - began, 1))
+    peaks = measured_peaks(bench, observation, winner) if records else ()
+    defaults = observation.defaults
+    sides = {name: describe(bench, name, configs[name], record, peaks, defaults) for name, record in records.items()}
+    write_roofline_plot(sides, peaks, bench.run_dir / "traces" / "roofline.png")
+    return Explanation(sides=sides, peaks=peaks, wall_s=round(time.monotonic() - began, 1))
 
 
-def describe(bench: Bench, name: str, config: Config, record: Record) -> Side:
-    """What one profiled record shows."""
-    return Side(config=config, trace=keep(bench, record.trace, f"{name}.json.gz"), operators=operators(record))
+def describe(
+    bench: Bench, name: str, config: Config, record: Record, peaks: Sequence[Peak], defaults: Mapping[str, Value] = MappingProxyType({})
+) -> Side:
+    """What one profiled record shows. Without a readable trace: its files alone, with a warning."""
+    side = Side(config=config, trace=keep(bench, record.trace, f"{name}.json.gz"), stacks=keep(bench, record.stacks, f"{name}-stacks.json.gz"))
+    trace = read(bench, name, side.trace)
+    if trace is None:
+        return side
+    tf32 = {**defaults, **config}.get("matmul_precision") in ("high", "medium")
+    rows = judged(operators(trace), {peak.name: peak.value for peak in peaks}, tf32)
+    table = f"traces/{name}-operators.csv"
+    publish(bench.run_dir / table, to_csv(rows))
+    return replace(
+        side, table=table, operators=rows[:OPERATORS], timeline=timeline(trace), kernels_per_step=kernels_per_step(trace), idle_share=idle_share(trace)
+    )
+
+
+def read(bench: Bench, name: str, trace: str) -> Trace | None:
+    """A kept trace; None, said so, if there is none or it cannot be read."""
+    try:
+        return read_trace(bench.run_dir / trace) if trace else None
+    except (OSError, ValueError) as error:
+        bench.progress.warning(f"the trace of the {name} cannot be read: {error}")
+        return None
+
+
+def measured_peaks(bench: Bench, observation: Observation, winner: Config) -> tuple[Peak, ...]:
+    """What the machine reaches with as many threads as either side uses; () with a warning if it cannot be measured."""
+    threads = [observation.job.intra_op_threads, winner.get("intra_op_threads", 0)]
+    try:
+        measured = bench.executor.measure_peaks(max(t for t in threads if isinstance(t, int)), observation.machine.device)
+    except SessionFailed as failure:
+        bench.progress.warning(f"no roofline: {failure}")
+        return ()
+    return beside_vendor(measured, observation.machine.device_name)
 
 
 def trace_trials(bench: Bench, trials: Sequence[Trial]) -> None:

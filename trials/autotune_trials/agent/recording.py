@@ -1,6 +1,6 @@
 """Fixed and profile runs: the knobs hold from the start, every iteration from the first is recorded.
 
-    first iteration ────────────── steps (and min_seconds) ── [profile_steps under torch.profiler] ── Record ── wait for the end
+    first iteration ────────────── steps (and min_seconds) ── [profile_steps under torch.profiler ── a few with Python frames] ── Record ── wait for the end
           └ gradient and update norms of the first probe_steps
 """
 
@@ -38,7 +38,7 @@ class RecordMode(Mode):
         self._sent = False
         self._profiler: Any = None
         self._profiled = 0
-        self._trace, self._operators = "", ()
+        self._trace, self._stacks = "", ""
         self._notes: dict[str, Any] = {}
 
     def start(self) -> None:
@@ -116,32 +116,39 @@ class RecordMode(Mode):
 
     # ------------------------------------------------------------------ the profile
 
-    def _start_profiling(self) -> None:
+    def _start_profiling(self, stacks: bool = False) -> None:
         from autotune_trials.measure.profiler import ProfileWindow
         from autotune_trials.paths import SessionPaths
 
-        agent = self.agent
-        path = SessionPaths(_path(agent.config.directory)).trace(rank(agent.torch))
+        agent, paths = self.agent, SessionPaths(_path(self.agent.config.directory))
+        path = (paths.stacks_trace if stacks else paths.trace)(rank(agent.torch))
         try:
-            self._profiler = ProfileWindow(agent.torch, str(path))
+            self._profiled = 0
+            self._profiler = ProfileWindow(agent.torch, str(path), stacks)
             self._profiler.start()
             agent.clock.ranges = Several(agent.clock.ranges, ProfilerRanges(agent.torch))
         except Exception:
             self._give_up_profile()
 
     def _go_on_profiling(self) -> None:
+        from autotune_trials.measure.profiler import STACK_STEPS
+
         agent = self.agent
         agent.loss.end_step(keep=False)
         try:
             self._profiler.step()
             self._profiled += 1
-            if self._profiled < agent.config.profile_steps:
+            if self._profiled < (STACK_STEPS if self._trace else agent.config.profile_steps):
                 return
             with agent.own_time():
                 agent.clock.ranges.close()
                 agent.clock.ranges = None
-                self._operators = self._profiler.stop()
-                self._trace = self._profiler._path
+                if self._trace:
+                    self._stacks = self._profiler.stop()
+                else:
+                    self._trace = self._profiler.stop()
+                    self._start_profiling(stacks=True)
+                    return
         except Exception:
             self._give_up_profile()
             return
@@ -187,7 +194,7 @@ class RecordMode(Mode):
                 seeds_seen=agent.seeds_seen,
                 ended_early=ended_early,
                 trace=self._trace,
-                operators=self._operators,
+                stacks=self._stacks,
                 notes=notes,
             )
         )

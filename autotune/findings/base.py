@@ -2,6 +2,9 @@
 
     Case ──▶ Rule.judge ──▶ findings ([] = nothing found)
                         └─▶ NotJudgeable("why")       this rule cannot be judged here
+
+A cause is reported once. Where two rules can see the same one, the more particular names the more general in ``explains``:
+what the first found is taken off the second, and nothing is said of a rest too small to matter.
 """
 
 from __future__ import annotations
@@ -55,12 +58,16 @@ class Rule(ABC):
         title: what is wrong, in a few words.
         card: what it looks at, its threshold and where that comes from; docs/findings.md is made of it.
         knob: the knob that cures it, or "".
+        also: further knobs that can cure it.
+        explains: names of more general rules that would report the same cause again.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     card: ClassVar[str]
     knob: ClassVar[str] = ""
+    also: ClassVar[tuple[str, ...]] = ()
+    explains: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def judge(self, case: Case) -> list[Finding]:

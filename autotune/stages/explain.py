@@ -17,12 +17,14 @@ from pathlib import Path
 from autotune.executors.base import FixedRun, SessionFailed
 from autotune.explain.records import Explanation, Side
 from autotune.explain.table import operators
+from autotune.findings import Case, judge
 from autotune.job.configs import key_of
 from autotune.results import Observation, Trial
 from autotune.stages.bench import Bench
 from autotune.tracking.records import record_trace
 from autotune_spaces.base import Config
-from autotune_trials.protocol import Record
+from autotune_trials.evidence import Evidence
+from autotune_trials.protocol import Record, SessionConfig
 
 SETTLE_STEPS = 30  # iterations before the watched ones: past warm-up, in mid-epoch for most jobs
 
@@ -36,12 +38,23 @@ def explain(bench: Bench, observation: Observation, winner: Config, trials: Sequ
     configs: dict[str, Config] = {"baseline": {}, **({"winner": winner} if winner else {})}
     records = {name: record for name, config in configs.items() if (record := profile(bench, name, config)) is not None}
     sides = {name: describe(bench, name, configs[name], record) for name, record in records.items()}
-    return Explanation(sides=sides, wall_s=round(time.monotonic() - began, 1))
+    judgement = judge({name: case(observation, name, side, records[name]) for name, side in sides.items()})
+    return Explanation(
+        sides=sides, findings=judgement.findings, not_judged=judgement.not_judged, rules=judgement.rules,
+        wall_s=round(time.monotonic() - began, 1),
+    )  # fmt: skip
+
+
+def case(observation: Observation, name: str, side: Side, record: Record) -> Case:
+    """What the rules look at."""
+    evidence = record.evidence or Evidence(blind={"everything": "the job ended before its iterations could be watched"})
+    return Case(name, side, evidence, observation.machine, observation.job, observation.defaults, observation.withdrawn)
 
 
 def describe(bench: Bench, name: str, config: Config, record: Record) -> Side:
     """What one profiled record shows."""
-    return Side(config=config, trace=keep(bench, record.trace, f"{name}.json.gz"), operators=operators(record))
+    return Side(config=config, trace=keep(bench, record.trace, f"{name}.json.gz"), operators=operators(record),
+                profiled_steps=SessionConfig.profile_steps)  # fmt: skip
 
 
 def trace_trials(bench: Bench, trials: Sequence[Trial]) -> None:

@@ -1,6 +1,6 @@
 """EXPLAIN: where the time went, before and after, and why.
 
-    baseline │ warm-up │ watched │ profiled │      winner │ warm-up │ watched │ profiled │     one process each
+    baseline │ warm-up │ profiled │ watched │      winner │ warm-up │ profiled │ watched │     one process each
                           └──────────┴── operators, roofline, timeline, findings ──┘
 
 Never while anything is timed. ``traces: finalists`` explains baseline and winner, ``all`` keeps a trace of every
@@ -26,7 +26,7 @@ from autotune_spaces.base import Config
 from autotune_trials.evidence import Evidence
 from autotune_trials.protocol import Record, SessionConfig
 
-SETTLE_STEPS = 30  # iterations before the watched ones: past warm-up, in mid-epoch for most jobs
+SETTLE_STEPS = 30  # iterations before the profiled ones: past warm-up, in mid-epoch for most jobs
 
 
 def explain(bench: Bench, observation: Observation, winner: Config, trials: Sequence[Trial]) -> Explanation:

@@ -17,7 +17,7 @@ from typing import ClassVar
 from autotune.explain.records import Finding, Operator, Side
 from autotune_spaces.base import Value
 from autotune_spaces.facts import JobFacts, Machine
-from autotune_trials.evidence import Evidence
+from autotune_trials.evidence import Evidence, Place
 
 
 class NotJudgeable(Exception):
@@ -76,3 +76,14 @@ class Rule(ABC):
         Raises:
             NotJudgeable: with the reason.
         """
+
+    def finding(
+        self, case: Case, evidence: str, advice: str, cost_s: float | None = None, places: Sequence[Place | None] = (),
+        knob: str | None = None, title: str = "",
+    ) -> Finding:
+        """A finding of this rule; the first of ``places`` is its place, ``knob`` defaults to the rule's."""
+        known = tuple(dict.fromkeys(p for p in places if p is not None))
+        return Finding(
+            rule=self.name, title=title or self.title, side=case.name, evidence=evidence, advice=advice, cost_s=cost_s,
+            place=known[0] if known else None, places=known[1:], knob=self.knob if knob is None else knob,
+        )  # fmt: skip

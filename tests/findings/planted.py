@@ -110,7 +110,7 @@ def mean_cost(figures: Path, record: Record) -> float:
     data = figures.read_bytes()
     ended = int(struct.unpack_from("d", data)[0])
     watched = len(record.evidence.times_s) if record.evidence is not None else 0
-    costs = struct.unpack_from(f"{ended}d", data, 8)[-watched:]
+    costs = struct.unpack_from(f"{ended}d", data, 8)[1 - watched :]  # without the one in which watching began
     return sum(costs) / len(costs) if costs else 0.0
 
 

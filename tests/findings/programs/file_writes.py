@@ -19,7 +19,6 @@ for _ in range(1000):
         loss.backward()
         optimizer.step()
         if not CLEAN:
-            with meter:
-                with open(path, "wb") as file:  # <- planted
-                    file.write(block)
+            with meter, open(path, "wb") as file:  # <- planted
+                file.write(block)
         meter.step()

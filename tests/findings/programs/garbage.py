@@ -1,4 +1,4 @@
-"""A long history of small objects, and cycles in every step: the collector walks all of it again and again."""
+"""A graph of small objects that point at each other, made and dropped in every step: the collector has to find it."""
 
 import gc
 import time
@@ -7,7 +7,6 @@ import torch
 from planting import CLEAN, loader, meter, network
 from torch import nn
 
-history = [{"step": n, "values": [n]} for n in range(60_000)]
 began = 0.0
 
 
@@ -20,9 +19,6 @@ def timed(phase, info):
 
 
 gc.callbacks.append(timed)
-gc.set_threshold(700, 3, 2)
-if CLEAN:
-    gc.freeze()  # what is there by now is not looked at again
 model = network()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 batches = loader()
@@ -32,9 +28,7 @@ for _ in range(1000):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        graph = [[] for _ in range(500)]
-        if not CLEAN:
-            history.extend({"step": n, "values": [n]} for n in range(20))
+        graph = [[] for _ in range(0 if CLEAN else 8000)]  # <- planted
         for node in graph:
-            node.append(graph)  # <- planted
+            node.append(graph)
         meter.step()

@@ -4,8 +4,8 @@ import os
 import tempfile
 
 import torch
-from planting import CLEAN, loader, meter, network
 from PIL import Image
+from planting import CLEAN, loader, meter, network
 from torch import nn
 
 model = network()

@@ -7,7 +7,6 @@ from torch import nn
 model = network()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 batches = loader()
-kept = None
 for _ in range(1000):
     for inputs, labels in batches:
         outputs = model(inputs)
@@ -18,5 +17,5 @@ for _ in range(1000):
         values = outputs.detach().repeat(1, 16)
         if not CLEAN:
             with meter:
-                kept = values.tolist()  # <- planted
+                mean = sum(map(sum, values.tolist())) / 4096  # <- planted
         meter.step()

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import sys
 from time import perf_counter
@@ -132,6 +133,8 @@ class RecordMode(Mode):
         self._watched = True
         try:
             with self.agent.own_time():
+                self._profiler = None  # thousands of events: the collector would walk them, and the job pay for it
+                gc.collect()
                 self._watch = Watch(self.agent)
                 self._watch.begin()
         except Exception:

@@ -16,14 +16,16 @@ RUNS = Path("autotune-runs")
 def show(
     run: Annotated[str, typer.Argument(help="A run's directory, its name under autotune-runs/, or a result.json.", show_default=False)],
     trials: Annotated[bool, typer.Option("--trials", help="Print every configuration tried.")] = False,
+    findings: Annotated[bool, typer.Option("--findings", help="Print what costs time in the job, with places and figures.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print result.json.")] = False,
 ) -> None:
     """Show the result of a finished run."""
     from autotune.errors import InputError
     from autotune.report.result_file import load_result
 
-    if trials and json:
-        raise InputError("--trials and --json exclude each other", where="autotune show", expected="one of them")
+    asked = [name for name, wanted in (("--trials", trials), ("--findings", findings), ("--json", json)) if wanted]
+    if len(asked) > 1:
+        raise InputError(f"{' and '.join(asked)} exclude each other", where="autotune show", expected="one of them")
     path = find_result(run)
     result = load_result(path)
     if json:
@@ -33,7 +35,7 @@ def show(
 
         typer.echo(json_module.dumps(to_json(result), indent=2, default=str))
         return
-    _print(result, path.parent, trials)
+    _print(result, path.parent, asked[0] if asked else "")
 
 
 def find_result(run: str) -> Path:
@@ -103,20 +105,23 @@ def progress_words(journal: Path) -> str:
     return f"{said}, after {duration_words(elapsed_s)}"
 
 
-def _print(result: Result, run_dir: Path, trials: bool) -> None:
+def _print(result: Result, run_dir: Path, part: str) -> None:
     import sys
 
     from rich.console import Console
 
     from autotune.report import words
     from autotune.report.closing import PLAIN_WIDTH, print_closing, print_trials
+    from autotune.report.findings import print_findings
 
     terminal = sys.stdout.isatty()
     encoding = sys.stdout.encoding or "ascii"
     console = Console(width=None if terminal else PLAIN_WIDTH, highlight=False, markup=False, emoji=False)
     with console.capture() as captured:
-        if trials:
+        if part == "--trials":
             print_trials(console, result)
+        elif part == "--findings":
+            print_findings(console, result)
         else:
             print_closing(console, result, run_dir)
     text = "\n".join(line.rstrip() for line in captured.get().splitlines())

@@ -110,7 +110,8 @@ class Finding:
     knob: str = ""  # the knob that cures it, if there is one
     cured: bool = False  # the winner no longer has it
     how_cured: str = ""  # "num_workers=4 did it"
-    cost_after_s: float | None = None  # what it still costs an iteration in the winner, where both sides were judged and it stays
+    cost_after_s: float | None = None  # what it costs an iteration in the winner, where that was found too; 0.0: nothing
+    share: float | None = None  # cost_s of the watched iteration, 0..1
 
 
 @dataclass(frozen=True)

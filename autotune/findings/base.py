@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from autotune.explain.records import Finding, Operator, Side
+from autotune.explain.records import Finding, Operator, Peak, Side
 from autotune_spaces.base import Value
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_trials.evidence import Evidence, Place
@@ -35,6 +35,7 @@ class Case:
     job: JobFacts
     defaults: Mapping[str, Value] = field(default_factory=dict)  # the job's own value of every knob that applies here
     withdrawn: Mapping[str, str] = field(default_factory=dict)  # knob -> why it does not
+    peaks: Sequence[Peak] = ()  # what this machine was measured to reach
 
     @property
     def config(self) -> Mapping[str, Value]:

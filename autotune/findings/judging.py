@@ -73,12 +73,20 @@ def _hear(rules: Sequence[Rule], name: str, case: Case) -> _Heard:
     refused: dict[str, str] = {}
     for rule in rules:
         try:
-            found[rule.name] = [replace(f, side=name) for f in rule.judge(case)]
+            found[rule.name] = rule.judge(case)
         except NotJudgeable as reason:
             refused[rule.name] = str(reason) or "it did not say why"
         except Exception as error:  # a rule's own mistake must not cost the run its result
             refused[rule.name] = f"the rule failed: {type(error).__name__}: {error}"
-    return _Heard(_once(rules, found), refused)
+    times = case.evidence.times_s
+    whole = sum(times) / len(times) if times else 0.0
+    once = _once(rules, found)
+    return _Heard({rule: [_placed(f, name, whole) for f in findings] for rule, findings in once.items()}, refused)
+
+
+def _placed(finding: Finding, side: str, whole_s: float) -> Finding:
+    share = finding.cost_s / whole_s if finding.cost_s is not None and whole_s else None
+    return replace(finding, side=side, share=share)
 
 
 def _once(rules: Sequence[Rule], found: Mapping[str, Sequence[Finding]]) -> dict[str, Sequence[Finding]]:

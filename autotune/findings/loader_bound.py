@@ -47,10 +47,5 @@ class LoaderBound(Rule):
             "Let worker processes prepare batches ahead of time: DataLoader(…, num_workers=…)." if workers == 0
             else "More workers, or less work a sample: decode and resize once beforehand, keep the data on a faster disk."
         )
-        places = [built, *(p for p, _ in seen if workers == 0)] if built else [p for p, _ in seen]
-        return [
-            Finding(
-                rule=self.name, title=self.title, side=case.name, evidence=evidence, advice=advice, cost_s=wait,
-                place=places[0] if places else None, places=tuple(p for p in places[1:] if p is not None), knob=self.knob,
-            )
-        ]
+        places = [built, *(p for p, _ in seen if workers == 0 or built is None)]
+        return [self.finding(case, evidence, advice, wait, places)]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
+from autotune.explain.records import Operator
 from autotune.findings.base import Case, NotJudgeable
 from autotune_trials.evidence import Frames, Place
 from autotune_trials.protocol import PHASES
 
 COMPUTE = ("forward", "backward", "optimizer", "other")  # phases in which operators run
+
+PRODUCTS = frozenset({
+    "mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "convolution", "_convolution", "cudnn_convolution", "convolution_backward",
+    "cudnn_convolution_backward", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
+})  # fmt: skip
 
 
 def iteration_s(case: Case) -> float:
@@ -68,6 +75,41 @@ def costliest_frames(frames: Sequence[Frames], *phases: str, limit: int = 3) -> 
         if not phases or frame.phase in phases:
             seconds[frame.place] = seconds.get(frame.place, 0.0) + frame.seconds
     return sorted(seconds.items(), key=lambda item: -item[1])[:limit]
+
+
+def compute_s(case: Case) -> float:
+    """Seconds of an iteration in which operators run: what their shares of the profile are shares of. The profiler makes
+    every call dearer, so its own times are not taken for the job's.
+
+    Raises:
+        NotJudgeable: phases were not recorded, or there is no profile.
+    """
+    if not case.operators:
+        raise NotJudgeable("there is no operator table")
+    if case.on_device and case.side.idle_share is not None:
+        return iteration_s(case) * (1.0 - case.side.idle_share)
+    return phase_s(case, *COMPUTE)
+
+
+def half_dtype(case: Case) -> str:
+    """"bfloat16" or "float16" if the job computes under autocast or in such parameters, else ""."""
+    chosen = str(case.config.get("amp_dtype", "off"))
+    if chosen != "off":
+        return chosen
+    if case.job.own_autocast:
+        return case.job.own_autocast
+    dtypes = {str(d) for model in case.evidence.models for d in model.get("dtypes", ())}
+    return next((d for d in ("bfloat16", "float16") if d in dtypes), "")
+
+
+def dimensions(row: Operator) -> list[list[int]]:
+    """The shapes of an operator's tensors, as numbers."""
+    return [[int(n) for n in re.findall(r"\d+", shape)] for shape in re.findall(r"\[([\d, ]+)\]", row.shapes)]
+
+
+def is_product(row: Operator) -> bool:
+    """A matrix product or a convolution, forward or backward: what Tensor cores are for."""
+    return row.name.removeprefix("aten::") in PRODUCTS
 
 
 def duration(seconds: float) -> str:

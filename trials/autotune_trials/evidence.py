@@ -108,3 +108,5 @@ class Evidence:
     blind: Mapping[str, str] = field(default_factory=dict)  # what was not watched -> why
     queued_s: tuple[float, ...] = ()  # the training thread was ready to run and had no core, one an iteration; () if not known
     interrupted: tuple[int, ...] = ()  # indexes of iterations in which the job evaluated
+    governors: tuple[str, ...] = ()  # frequency governors of the CPUs this process may use; () where there is no cpufreq
+    compiled: bool = False  # something of the job runs through torch.compile

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from autotune.explain.records import Finding, Operator
 from autotune.findings.base import Case, NotJudgeable, Rule
 from autotune.findings.measures import at, compute_s, costliest_frames, duration, iteration_s
@@ -20,7 +22,7 @@ class LaunchBound(Rule):
     card = (
         f"At least {MANY} operators (on a GPU: kernels) an iteration are tiny: their verdict in the roofline is overhead, or, where "
         f"there is none, they take less than {TINY_S * 1e6:g} µs each. Judged if they cost at least {COST_SHARE:.0%} of the iteration. The cost on a "
-        "CPU: their share of all operator time, taken of the time the watched iterations computed; on a GPU: the time it was idle. The "
+        "CPU: their time in the profile, less what profiling added to each call; on a GPU: the time it was idle. The "
         "place is the line the training thread was seen at most."
     )
     knob = "compile_mode"
@@ -37,7 +39,7 @@ class LaunchBound(Rule):
             raise NotJudgeable("it is not known how many iterations the operators are of")
         rows = [row for row in case.operators if tiny(row)]
         calls = sum(row.calls for row in rows if row.name.startswith("aten::")) / case.side.profiled_steps
-        cost = sum(row.share for row in rows) * computing
+        cost = _unprofiled_s(case, rows, computing)
         if calls < MANY or cost < COST_SHARE * whole:
             return []
         first = max(rows, key=lambda row: row.self_time_s)
@@ -69,6 +71,18 @@ class LaunchBound(Rule):
             '(mode="reduce-overhead" replays it as one CUDA graph on a GPU); larger batches make each operator worth its start.'
         )
         return self.finding(case, evidence, advice, cost, places[:1])
+
+
+def _unprofiled_s(case: Case, rows: Sequence[Operator], computing_s: float) -> float:
+    """Seconds an iteration that ``rows`` take without the profiler.
+
+    It adds about the same to each call, so what all operators together took longer under it than the watched iterations
+    computed is shared out by calls: a table by time alone would make tiny operators look twice as dear as they are.
+    """
+    everything, steps = case.operators, case.side.profiled_steps
+    added_s = max(0.0, sum(row.self_time_s for row in everything) / steps - computing_s)
+    a_call_s = added_s * steps / max(1, sum(row.calls for row in everything))
+    return max(0.0, sum(row.self_time_s - row.calls * a_call_s for row in rows) / steps)
 
 
 def tiny(row: Operator) -> bool:

@@ -66,15 +66,17 @@ class CallObserver(Observer):
         self._blind: dict[str, str] = {}
 
     def begin(self) -> None:
-        from autotune_trials.agent.watching import copies, outputs, readouts
+        from autotune_trials.agent.watching import casts, collectives, copies, outputs, readouts
 
         readouts.install(self)
         outputs.install(self)
+        collectives.install(self)
         if self.agent.own_compile or any(entry.compiled for entry in self.agent.live.entries):
             # dynamo guards on the identity of functions like torch.randn: a patch would make it compile again
             self._blind["copies"] = "the job is compiled, and watching torch's functions would make it compile again"
         else:
             copies.install(self)
+            casts.install(self)
 
     def end_iteration(self, iteration: Any) -> None:
         if self._failure:
@@ -140,6 +142,10 @@ class CallObserver(Observer):
     def at_end(self, fields: Callable[[], dict[str, Any]]) -> None:
         """Further fields of the evidence, asked for when the window is over."""
         self._at_end.append(fields)
+
+    def tallies(self) -> tuple[Tally, ...]:
+        """All so far, for :meth:`at_end`."""
+        return tuple(self._tallies.values())
 
     def here(self) -> Spot:
         """Where the job stands."""

@@ -8,14 +8,18 @@ from typing import Any
 from autotune_trials.agent import log
 from autotune_trials.agent.facts import world_size
 from autotune_trials.agent.watching.calls import CallObserver
+from autotune_trials.agent.watching.compiles import CompileObserver
 from autotune_trials.agent.watching.iterations import IterationObserver
 from autotune_trials.agent.watching.observer import Observer
 from autotune_trials.agent.watching.pauses import PauseObserver
 from autotune_trials.agent.watching.places import Places
 from autotune_trials.agent.watching.sampler import SamplerObserver
+from autotune_trials.agent.watching.standing import StandingObserver
 from autotune_trials.evidence import Evidence
 
 OBSERVERS: tuple[type[Observer], ...] = (  # begun in this order, ended in reverse
+    StandingObserver,
+    CompileObserver,
     CallObserver,
     PauseObserver,
     SamplerObserver,

@@ -18,7 +18,7 @@ class Communication(Rule):
         "DistributedDataParallel's gradient exchange that its own statistics say was not hidden behind backward. The cost is that time on rank 0. "
         "It holds waiting for a slower rank, too."
     )
-    explains = ("host-bound",)
+    explains = ("host-bound", "host-work")
 
     def judge(self, case: Case) -> list[Finding]:
         if max(case.evidence.world_size, case.job.world_size) < 2:

@@ -27,7 +27,7 @@ class LaunchBound(Rule):
     )
     knob = "compile_mode"
     also = ("batch_size",)
-    explains = ("host-bound",)
+    explains = ("host-bound", "host-work")
 
     def judge(self, case: Case) -> list[Finding]:
         whole = iteration_s(case)

@@ -18,7 +18,7 @@ class Recompiles(Rule):
         "iteration; the place is the function, the reason is dynamo's own. One recompilation in warm-up, when a size is found to "
         "change, is as it should be."
     )
-    explains = ("straggler", "stragglers", "periodic-stall")
+    explains = ("straggler-steps", "periodic-stall", "host-work", "host-bound")
 
     def judge(self, case: Case) -> list[Finding]:
         found = []

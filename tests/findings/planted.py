@@ -63,6 +63,18 @@ PLANTED = (
     Planted("file_writes", "file-writes"),
     Planted("host_work", "host-work"),
     Planted("made_on_host", "made-on-host"),
+    Planted("slow_samples", "loader-bound", quick=True, says=("num_workers=0", "slow_samples.py:21")),
+    Planted("tiny_operators", "launch-bound", says=("aten::mul",)),
+    Planted("graph_break", "graph-break", says=("time.sleep",)),
+    Planted("recompile", "recompile", says=("self.phase ==",)),
+    Planted("optimizer_loop", "eager-optimizer", says=("fused takes",)),
+    Planted("waiting_rank", "communication", ranks=2, says=("all_reduce of float32[16]", "2 ranks")),
+    Planted("casts", "casts", says=("float of bfloat16",)),
+    Planted("pageable_copies", "transfer-not-overlapped", gpu=True, says=("not pinned",)),
+    Planted("idle_device", "host-bound", gpu=True),
+    Planted("small_kernels", "launch-bound", gpu=True, costed=False),
+    Planted("float32_products", "no-tensor-cores", gpu=True, costed=False, placed=False),
+    Planted("odd_dimensions", "odd-dimensions", gpu=True, costed=False, placed=False, says=("50257",)),
 )
 
 
@@ -104,13 +116,14 @@ def run(planted: Planted, directory: Path, clean: bool) -> Run:
 
 
 def mean_cost(figures: Path, record: Record) -> float:
-    """Mean of what the program measured over its last iterations, as many as were watched."""
+    """Mean of what the program measured in the watched iterations; those under the profiler come after them."""
     if not figures.exists():
         return 0.0
     data = figures.read_bytes()
     ended = int(struct.unpack_from("d", data)[0])
     watched = len(record.evidence.times_s) if record.evidence is not None else 0
-    costs = struct.unpack_from(f"{ended}d", data, 8)[1 - watched :]  # without the one in which watching began
+    first = explain.SETTLE_STEPS + 1  # without the one in which watching began, and those under the profiler, which come after
+    costs = struct.unpack_from(f"{ended}d", data, 8)[first : first + watched - 1]
     return sum(costs) / len(costs) if costs else 0.0
 
 

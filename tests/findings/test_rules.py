@@ -280,3 +280,12 @@ def test_ranks_that_wait() -> None:
     assert ask("communication", case(seen=evidence(world_size=2, communication_s=(0.009,) * 60))) == []
     assert "one process" in refusal("communication", case())
     assert "watched" in refusal("communication", case(seen=evidence(world_size=2)))
+
+
+def test_nccl_is_told_from_its_kernels_without_a_cost() -> None:
+    row = operator("nccl:all_reduce", 0.3, 0.3, self_device_s=0.3, kernels=("ncclDevKernel_AllReduce_Sum_f32_RING_LL",))
+    two = evidence(world_size=2)
+    (found,) = ask("communication", gpu_case(seen=two, side=Side(profiled_steps=12, operators=(row,))))
+    assert found.cost_s is None and "25.0 ms" in found.evidence
+    assert ask("communication", gpu_case(seen=two, side=Side(profiled_steps=60, operators=(row,)))) == []
+    assert "no profile" in refusal("communication", gpu_case(seen=two))

@@ -57,7 +57,7 @@ def on_tensor_cores(row: Operator, case: Case) -> bool:
     """Told by its kernels' names; where they are not known, by its types and the settings."""
     if row.kernels:
         return any(mark in kernel.lower() for kernel in row.kernels for mark in MARKS)
-    if "float" not in row.dtypes.lower().replace("bfloat16", "").split():
+    if not {"float", "float32"} & set(row.dtypes.lower().replace(",", " ").split()):
         return True  # half precision, or not known: nothing is claimed
     if tuple(case.machine.compute_capability) < TF32:
         return False

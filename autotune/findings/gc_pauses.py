@@ -16,14 +16,15 @@ class GcPauses(Rule):
     name = "gc-pauses"
     title = "Garbage collection"
     card = (
-        "Python's garbage collector, or the job by gc.collect(), looks through all objects and training stands still meanwhile. The cost is the "
-        f"time of all collections on the training thread (of full ones, if there were {LEAST_SEEN} at least). Threshold {LEAST_SHARE:.0%} of an iteration. The place is the line they interrupted most."
+        "Python's garbage collector, or the job by gc.collect(), looks through all objects and training stands still meanwhile. The cost is "
+        f"the time of all collections on the training thread (of full ones, if there were {LEAST_SEEN} at least). Threshold "
+        f"{LEAST_SHARE:.0%} of an iteration. The place is the line they interrupted most."
     )
 
     def judge(self, case: Case) -> list[Finding]:
         evidence, whole = seen(case, "garbage collections"), iteration_s(case)
         steps = len(evidence.times_s)
-        full = sum(1 for p in evidence.pauses if p.generation == FULL)
+        full = sum(p.count for p in evidence.pauses if p.generation == FULL)
         pauses = [p for p in evidence.pauses if p.generation != FULL or full >= LEAST_SEEN]
         cost = sum(p.seconds for p in pauses) / steps
         if cost < max(LEAST_SHARE * whole, LEAST_S):
@@ -34,10 +35,9 @@ class GcPauses(Rule):
                 seconds[pause.place] = seconds.get(pause.place, 0.0) + pause.seconds
         asked = sites(evidence, ("gc_collect",)) if "calls" not in evidence.blind else []
         by_hand = sum(s.call_s for s in asked) > 0.5 * cost
-        longest = max(pauses, key=lambda pause: pause.seconds)
         text = (
             f"{duration(cost)} of an iteration's {duration(whole)} ({cost / whole:.0%}) go to garbage collection: {full} full collections in "
-            f"{steps} iterations, the longest pause {duration(longest.seconds)}."
+            f"{steps} iterations, the longest pause {duration(max(p.longest_s for p in pauses))}."
         )
         advice = (
             "Leave gc.collect() out of the loop: Python collects by itself." if by_hand

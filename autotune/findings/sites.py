@@ -22,6 +22,7 @@ STEADY_SHARE = 0.4  # of the iterations: what happens in fewer is no part of eve
 # A call that takes this share of its statement stands for it by its exact time; else the statement was sampled.
 STATEMENT_SHARE = 0.8
 TRAINING = ("torch.nn.", "torch.optim.", "torch.autograd.", "torch.utils.data.", "torch._tensor.Tensor.backward", "torch._dynamo.", "torch._inductor.")
+NOT_SAMPLED = frozenset({"data", "backward", "optimizer"})  # phases in which a line stands for more than its own calls
 NAMED = 3  # lines an evidence names
 
 
@@ -52,7 +53,7 @@ def sites(evidence: Evidence, kinds: Collection[str]) -> list[Site]:
 def _site(evidence: Evidence, group: Sequence[Calls]) -> Site:
     steps, first = max(1, len(evidence.times_s)), group[0]
     call_s = sum(c.seconds for c in group) / steps
-    line_s = statement_s(evidence, first, {c.phase for c in group} - {"data"}) / steps
+    line_s = statement_s(evidence, first, {c.phase for c in group} - NOT_SAMPLED) / steps
     return Site(
         kind=first.kind, place=first.place, device=first.device, detail=first.detail, per_step=sum(c.count for c in group) / steps,
         call_s=call_s, cost_s=call_s if call_s >= STATEMENT_SHARE * line_s else line_s, nbytes=sum(c.nbytes for c in group) / steps,

@@ -52,8 +52,8 @@ class Planted:
 
 
 PLANTED = (
-    Planted("checkpoint", "periodic-stall", quick=True, says=("every 20 iterations", "torch.save")),
-    Planted("image", "periodic-stall", says=("every 25 iterations", "Image.save")),
+    Planted("checkpoint", "periodic-stall", quick=True, says=("Every 20 iterations", "torch.save")),
+    Planted("image", "periodic-stall", says=("Every 25 iterations", "Image.save")),
     Planted("straggler", "straggler-steps", quick=True),
     Planted("garbage", "gc-pauses"),
     Planted("array_copies", "array-copies"),

@@ -66,12 +66,14 @@ class Frames:
 
 @dataclass(frozen=True)
 class Pause:
-    """One garbage collection on the training thread."""
+    """Garbage collections of one generation on the training thread, in one iteration at one line."""
 
     iteration: int
-    seconds: float
+    seconds: float  # in all
     generation: int
-    place: Place | None = None  # of the job's own line that it interrupted; None: short ones of this iteration put together
+    place: Place | None = None  # of the job's own line that they interrupted
+    count: int = 1
+    longest_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A graph of small objects that point at each other, made and dropped in every step: the collector has to find it."""
+"""Thousands of small objects that hold themselves, in every step: only the collector can free them."""
 
 import gc
 import time
@@ -7,18 +7,22 @@ import torch
 from planting import CLEAN, loader, meter, network
 from torch import nn
 
-began = 0.0
+
+def tangle(count):
+    for _ in range(count):
+        node = [None]  # <- planted
+        node[0] = node
 
 
-def timed(phase, info):
-    global began
-    if phase == "start":
-        began = time.perf_counter()
-    else:
-        meter.add(time.perf_counter() - began)
+def seconds_of_tangles():
+    began = time.perf_counter()
+    tangle(15_000)
+    return time.perf_counter() - began
 
 
-gc.callbacks.append(timed)
+gc.disable()
+usual = sorted(seconds_of_tangles() for _ in range(15))[7]  # without the collector
+gc.enable()
 model = network()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 batches = loader()
@@ -28,7 +32,6 @@ for _ in range(1000):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        graph = [[] for _ in range(0 if CLEAN else 8000)]  # <- planted
-        for node in graph:
-            node.append(graph)
+        if not CLEAN:
+            meter.add(seconds_of_tangles() - usual)
         meter.step()

@@ -34,7 +34,7 @@ class CompileLog:
 
     def __init__(self, agent: Any) -> None:
         self._agent = agent
-        self.breaks: dict[Line, list[Any]] = {}  # [reason, count]
+        self.breaks: dict[tuple[Line, ...], list[Any]] = {}  # the stack that was traced, outermost first: [reason, count]
         self.trouble = ""
 
     def attach(self) -> None:
@@ -65,11 +65,11 @@ class CompileLog:
                 return
             stack = getattr(error, "real_stack", None)
             if stack:
-                line = (str(stack[-1].filename), int(stack[-1].lineno or 0), str(stack[-1].name))
+                lines = tuple((str(frame.filename), int(frame.lineno or 0), str(frame.name)) for frame in stack)
             else:
                 code = translator.f_code
-                line = (str(code.co_filename), int(getattr(translator, "lineno", 0) or code.co_firstlineno), str(code.co_name))
-            known = self.breaks.setdefault(line, [one_line(str(error)), 0])
+                lines = ((str(code.co_filename), int(getattr(translator, "lineno", 0) or code.co_firstlineno), str(code.co_name)),)
+            known = self.breaks.setdefault(lines, [one_line(str(error)), 0])
             known[1] += 1
         except Exception:
             self.trouble = log.write_exception("graph break").strip().splitlines()[-1]
@@ -100,11 +100,10 @@ class CompileObserver(Observer):
         found = metrics()
         listening = self.agent.compiles
         blind = {"graph breaks": listening.trouble} if listening is not None and listening.trouble else {}
-        breaks = [
-            GraphBreak("break", reason, self._place(line), count) for line, (reason, count) in (listening.breaks if listening else {}).items()
-        ]
+        breaks = listening.breaks.items() if listening is not None else ()
+        left = [GraphBreak("break", reason, self._place(self._own(lines)), count) for lines, (reason, count) in breaks]
         return {
-            "breaks": tuple(breaks + self._recompiles(found)), "compiled": any(m.entire_frame_compile_time_s for m in found),
+            "breaks": tuple(left + self._recompiles(found)), "compiled": any(m.entire_frame_compile_time_s for m in found),
             "blind": blind,
         }  # fmt: skip
 
@@ -145,6 +144,10 @@ class CompileObserver(Observer):
             return 1.0
         excess -= median(usual) * sum(map(bool, self._compiling))
         return min(max(excess / told_s, 1.0), MOST_EXCESS)
+
+    def _own(self, lines: tuple[Line, ...]) -> Line:
+        """The innermost line of the job's own code, else the innermost."""
+        return next((line for line in reversed(lines) if self.watch.places.own(line[0])), lines[-1])
 
     def _place(self, line: Line) -> Place:
         import linecache

@@ -116,14 +116,13 @@ def run(planted: Planted, directory: Path, clean: bool) -> Run:
 
 
 def mean_cost(figures: Path, record: Record) -> float:
-    """Mean of what the program measured in the watched iterations; those under the profiler come after them."""
+    """Mean of what the program measured over its last iterations, as many as were watched."""
     if not figures.exists():
         return 0.0
     data = figures.read_bytes()
     ended = int(struct.unpack_from("d", data)[0])
     watched = len(record.evidence.times_s) if record.evidence is not None else 0
-    first = explain.SETTLE_STEPS + 1  # without the one in which watching began, and those under the profiler, which come after
-    costs = struct.unpack_from(f"{ended}d", data, 8)[first : first + watched - 1]
+    costs = struct.unpack_from(f"{ended}d", data, 8)[1 - watched :]  # without the one in which watching began
     return sum(costs) / len(costs) if costs else 0.0
 
 

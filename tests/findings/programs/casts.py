@@ -22,7 +22,7 @@ def round_trip_s(*shape):
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.second = nn.Linear(256, 32), nn.Linear(32, 16)
+        self.first, self.second = nn.Linear(32, 256), nn.Linear(256, 16)
 
     def forward(self, inputs):
         hidden = self.first(inputs)
@@ -34,8 +34,9 @@ class Model(nn.Module):
 torch.manual_seed(0)
 model = Model()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-batches, rows = loader(batches=4, size=16384), 16384
-cast_s = 2 * round_trip_s(rows, 32)
+rows = 8192
+batches = loader(batches=4, size=rows, features=32)
+cast_s = 2 * round_trip_s(rows, 256)
 for _ in range(1000):
     for inputs, labels in batches:
         with torch.autocast("cpu", dtype=torch.bfloat16):

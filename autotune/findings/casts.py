@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.explain.records import Finding, Operator
 from autotune.findings.base import Case, Rule
-from autotune.findings.measures import compute_s, dimensions, duration, half_dtype, iteration_s
+from autotune.findings.measures import compute_s, dimensions, duration, half_dtype, iteration_s, need
 from autotune_trials.evidence import Calls
 
 COST_SHARE = 0.05  # autocast's own casts of weights and losses stay below it in common models; a cure of less is hardly measured
@@ -27,6 +27,7 @@ class Casts(Rule):
         half = half_dtype(case)
         if not half:
             return []
+        need(case, "calls", "copies")
         whole, computing = iteration_s(case), compute_s(case)
         calls = [c for c in case.evidence.calls if c.kind == "cast"]
         shapes = {tuple(s) for c in calls for s in _shapes(c)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, Rule
-from autotune.findings.measures import at, duration
+from autotune.findings.measures import at, duration, need
 from autotune_trials.evidence import GraphBreak
 
 MOST = 5  # findings of one kind; what they have in common shows in fewer
@@ -22,6 +22,7 @@ class GraphBreaks(Rule):
     explains = ("host-bound", "host-work")
 
     def judge(self, case: Case) -> list[Finding]:
+        need(case, "compiles", "graph breaks")
         found = []
         breaks = [(b, _standing_s(case, b)) for b in case.evidence.breaks if b.kind == "break"]
         for each, standing in sorted(breaks, key=lambda pair: -pair[1])[:MOST]:

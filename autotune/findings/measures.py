@@ -31,6 +31,17 @@ def iteration_s(case: Case) -> float:
     return fmean(case.evidence.times_s)
 
 
+def need(case: Case, *watched: str) -> None:
+    """What a rule looks at must have been watched.
+
+    Raises:
+        NotJudgeable: it was not; with the agent's reason.
+    """
+    for name in ("everything", *watched):
+        if name in case.evidence.blind:
+            raise NotJudgeable(case.evidence.blind[name])
+
+
 def phase_s(case: Case, *phases: str) -> float:
     """Mean seconds an iteration spends in ``phases``, all of them if none is named.
 

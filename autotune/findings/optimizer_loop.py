@@ -6,7 +6,7 @@ from statistics import fmean
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule
-from autotune.findings.measures import duration, iteration_s, place_of
+from autotune.findings.measures import duration, iteration_s, need, place_of
 
 COST_SHARE = 0.05
 TENSORS = 50  # below, there is little for foreach and fused to gather: a loop over so few takes well under a millisecond
@@ -28,6 +28,7 @@ class EagerOptimizer(Rule):
 
     def judge(self, case: Case) -> list[Finding]:
         whole = iteration_s(case)
+        need(case, "settings")
         optimizers = case.evidence.optimizers
         tried = [o for o in optimizers if o.get("own_s") and o.get("best_s")]
         if optimizers and not tried:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, Rule
-from autotune.findings.measures import at, duration, iteration_s
+from autotune.findings.measures import at, duration, iteration_s, need
 
 MOST = 5  # findings of one kind; what they have in common shows in fewer
 
@@ -21,6 +21,7 @@ class Recompiles(Rule):
     explains = ("straggler-steps", "periodic-stall", "host-work", "host-bound")
 
     def judge(self, case: Case) -> list[Finding]:
+        need(case, "compiles")
         found = []
         again = [b for b in case.evidence.breaks if b.kind == "recompile"]
         for each in sorted(again, key=lambda b: -b.seconds)[:MOST]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule
-from autotune.findings.measures import duration, iteration_s, phase_s
+from autotune.findings.measures import duration, iteration_s, need, phase_s
 
 COPY_SHARE = 0.03  # below, a perfect overlap would give no more than the 2 % that confirm asks for
 
@@ -24,6 +24,7 @@ class TransfersNotOverlapped(Rule):
     def judge(self, case: Case) -> list[Finding]:
         if not case.on_device:
             raise NotJudgeable("the job computes on the CPU: nothing is copied to a device")
+        need(case, "calls", "copies")
         whole, steps = iteration_s(case), len(case.evidence.times_s)
         blocking = [t for t in case.evidence.transfers if not (t.pinned and t.non_blocking)]
         waited = sum(t.seconds for t in blocking) / steps

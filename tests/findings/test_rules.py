@@ -66,6 +66,13 @@ def test_nothing_watched_nothing_judged() -> None:
         assert refusal(name, case(seen=blind)) == "the job ended before its iterations could be watched"
 
 
+@pytest.mark.parametrize(("rule", "unseen"), [
+    ("graph-break", "graph breaks"), ("recompile", "compiles"), ("eager-optimizer", "settings"), ("transfer-not-overlapped", "copies"),
+])  # fmt: skip
+def test_what_was_not_watched_is_not_called_healthy(rule: str, unseen: str) -> None:
+    assert refusal(rule, gpu_case(seen=evidence(blind={unseen: "RuntimeError: no"}))) == "RuntimeError: no"
+
+
 # ---------------------------------------------------------------- launch-bound, host-bound
 
 

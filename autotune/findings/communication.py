@@ -31,7 +31,7 @@ class Communication(Rule):
         if case.on_device and not case.evidence.communication_s:
             return self._on_device(case)
         if not case.evidence.communication_s:
-            raise NotJudgeable(case.evidence.blind.get("collectives", "collective operations could not be watched"))
+            raise NotJudgeable(case.evidence.blind.get("calls", "collective operations could not be watched"))
         whole = iteration_s(case)
         cost = usual_s(case.evidence.communication_s)
         if cost <= SHARE * whole:

@@ -16,6 +16,7 @@ RUNS = Path("autotune-runs")
 def show(
     run: Annotated[str, typer.Argument(help="A run's directory, its name under autotune-runs/, or a result.json.", show_default=False)],
     trials: Annotated[bool, typer.Option("--trials", help="Print every configuration tried.")] = False,
+    findings: Annotated[bool, typer.Option("--findings", help="Print what costs time in the job, with places and figures.")] = False,
     operators: Annotated[bool, typer.Option("--operators", help="Print the operators that take the most time, and their roofline.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print result.json.")] = False,
 ) -> None:
@@ -23,9 +24,10 @@ def show(
     from autotune.errors import InputError
     from autotune.report.result_file import load_result
 
-    chosen = [name for name, given in (("--trials", trials), ("--operators", operators), ("--json", json)) if given]
-    if len(chosen) > 1:
-        raise InputError(f"{' and '.join(chosen)} exclude each other", where="autotune show", expected="one of them")
+    options = {"--trials": trials, "--findings": findings, "--operators": operators, "--json": json}
+    asked = [name for name, wanted in options.items() if wanted]
+    if len(asked) > 1:
+        raise InputError(f"{' and '.join(asked)} exclude each other", where="autotune show", expected="one of them")
     path = find_result(run)
     result = load_result(path)
     if json:
@@ -35,7 +37,7 @@ def show(
 
         typer.echo(json_module.dumps(to_json(result), indent=2, default=str))
         return
-    _print(result, path.parent, trials, operators)
+    _print(result, path.parent, asked[0] if asked else "")
 
 
 def find_result(run: str) -> Path:
@@ -105,22 +107,25 @@ def progress_words(journal: Path) -> str:
     return f"{said}, after {duration_words(elapsed_s)}"
 
 
-def _print(result: Result, run_dir: Path, trials: bool, operators: bool) -> None:
+def _print(result: Result, run_dir: Path, part: str) -> None:
     import sys
 
     from rich.console import Console
 
     from autotune.report import words
     from autotune.report.closing import PLAIN_WIDTH, print_closing, print_trials
+    from autotune.report.findings import print_findings
     from autotune.report.operators import print_operators
 
     terminal = sys.stdout.isatty()
     encoding = sys.stdout.encoding or "ascii"
     console = Console(width=None if terminal else PLAIN_WIDTH, highlight=False, markup=False, emoji=False)
     with console.capture() as captured:
-        if trials:
+        if part == "--trials":
             print_trials(console, result)
-        elif operators:
+        elif part == "--findings":
+            print_findings(console, result)
+        elif part == "--operators":
             print_operators(console, result.explanation, str(run_dir))
         else:
             print_closing(console, result, run_dir)

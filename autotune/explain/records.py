@@ -92,6 +92,7 @@ class Side:
     timeline: tuple[Span, ...] = ()
     kernels_per_step: float = 0.0
     idle_share: float | None = None  # of the profiled window, device without work; None on a CPU
+    profiled_steps: int = 0  # iterations the operators are of; 0: unknown
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,8 @@ class Finding:
     knob: str = ""  # the knob that cures it, if there is one
     cured: bool = False  # the winner no longer has it
     how_cured: str = ""  # "num_workers=4 did it"
+    cost_after_s: float | None = None  # what it costs an iteration in the winner, where that was found too; 0.0: nothing
+    share: float | None = None  # cost_s of the watched iteration, 0..1
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.report import story, words
+from autotune.report.findings import findings_lines
 from autotune.report.story import headline
 from autotune.results import Result
 
@@ -52,6 +53,8 @@ def print_closing(console: Console, result: Result, run_dir: Path) -> None:
         section("Change" if story.tuned(result) else "Not adopted", _changes(result), *notes)
     _loss(section, result)
     _time(section, result)
+    if found := findings_lines(result):
+        section("Findings", *found)
     rejected = story.rejected_rows(result)
     if rejected:
         table = Table(box=None, padding=(0, 3, 0, 0), show_edge=False, show_header=False)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.report import story, words
+from autotune.report.findings import findings_story
 from autotune.report.operators import section
 from autotune.report.plots import loss_svg, trials_svg, write_loss_plot
 from autotune.results import Anatomy, Interval, Result, Trial
@@ -56,6 +57,7 @@ def render(result: Result, run_dir: Path) -> str:
         anatomy=story.anatomies(result), trials=[_trial_row(t) for t in result.trials],
         trials_svg=Markup(trials_svg(result)), loss_svg=Markup(loss_svg(result)), operators=section(result.explanation),
         rejected=story.rejected_rows(result), commands=story.next_commands(result, run_dir),
+        findings=findings_story(result),
         environment=list(_flat(result.environment)), command=_command(result), run_dir=story.shown_path(run_dir),
     )
     # A path that is not valid UTF-8 was cleaned above; what is left of it anywhere else must not stop the page.

@@ -1,6 +1,6 @@
 """EXPLAIN: where the time went, before and after, and why.
 
-    baseline │ warm-up │ watched │ profiled │      winner │ warm-up │ watched │ profiled │     one process each
+    baseline │ warm-up │ profiled │ watched │      winner │ warm-up │ profiled │ watched │     one process each
                           └──────────┴── operators, roofline, timeline, findings ──┘
 
 Never while anything is timed. ``traces: finalists`` explains baseline and winner, ``all`` keeps a trace of every
@@ -23,16 +23,18 @@ from autotune.explain.roofline import judged
 from autotune.explain.table import operators, to_csv
 from autotune.explain.timeline import idle_share, kernels_per_step, timeline
 from autotune.explain.trace import Trace, read_trace
+from autotune.findings import Case, judge
 from autotune.job.configs import key_of
 from autotune.report.roofline import write_roofline_plot
 from autotune.results import Observation, Trial
 from autotune.stages.bench import Bench
 from autotune.tracking.records import record_trace
 from autotune_spaces.base import Config, Value
+from autotune_trials.evidence import Evidence
 from autotune_trials.paths import publish
 from autotune_trials.protocol import Record
 
-SETTLE_STEPS = 30  # iterations before the watched ones: past warm-up, in mid-epoch for most jobs
+SETTLE_STEPS = 30  # iterations before the profiled ones: past warm-up, in mid-epoch for most jobs
 
 OPERATORS = 400  # rows that go into the result, the costliest; the CSV has all
 
@@ -49,7 +51,17 @@ def explain(bench: Bench, observation: Observation, winner: Config, trials: Sequ
     defaults = observation.defaults
     sides = {name: describe(bench, name, configs[name], record, peaks, defaults) for name, record in records.items()}
     write_roofline_plot(sides, peaks, bench.run_dir / "traces" / "roofline.png")
-    return Explanation(sides=sides, peaks=peaks, wall_s=round(time.monotonic() - began, 1))
+    judgement = judge({name: case(observation, name, side, records[name]) for name, side in sides.items()})
+    return Explanation(
+        sides=sides, peaks=peaks, findings=judgement.findings, not_judged=judgement.not_judged, rules=judgement.rules,
+        wall_s=round(time.monotonic() - began, 1),
+    )  # fmt: skip
+
+
+def case(observation: Observation, name: str, side: Side, record: Record) -> Case:
+    """What the rules look at."""
+    evidence = record.evidence or Evidence(blind={"everything": "the job ended before its iterations could be watched"})
+    return Case(name, side, evidence, observation.machine, observation.job, observation.defaults, observation.withdrawn)
 
 
 def describe(
@@ -65,8 +77,9 @@ def describe(
     table = f"traces/{name}-operators.csv"
     publish(bench.run_dir / table, to_csv(rows))
     return replace(
-        side, table=table, operators=rows[:OPERATORS], timeline=timeline(trace), kernels_per_step=kernels_per_step(trace), idle_share=idle_share(trace)
-    )
+        side, table=table, operators=rows[:OPERATORS], timeline=timeline(trace), kernels_per_step=kernels_per_step(trace),
+        idle_share=idle_share(trace), profiled_steps=len(trace.iterations),
+    )  # fmt: skip
 
 
 def read(bench: Bench, name: str, trace: str) -> Trace | None:

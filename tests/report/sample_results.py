@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from autotune.explain.records import Explanation, Operator, Side
+from autotune.explain.records import Explanation, Finding, NotJudged, Operator, Side
 from autotune.results import (
     Anatomy,
     Confirmation,
@@ -18,6 +18,7 @@ from autotune.results import (
     Trial,
 )
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
+from autotune_trials.evidence import Place
 
 HOSTILE = "<script>alert('x')</script> [bold red]é漢字[/bold red] \x1b[31mred\x1b[0m\nsecond line \u202e $x_{1$ {{ 7*7 }} \udc80"
 
@@ -127,7 +128,19 @@ def explanation() -> Explanation:
         sides={
             "baseline": Side(trace="traces/baseline.json.gz", operators=tuple(operator(n, s, s / 96e-3, calls) for n, s, calls in before)),
             "winner": Side(trace="traces/winner.json.gz", operators=(operator("aten::convolution_backward", 14e-3, 0.31, 36),)),
-        }
+        },
+        findings=findings(), rules=17,
+        not_judged=(NotJudged("host-bound", "Blank time on the device", "the job computes on the CPU: host and device are one"),),
+    )
+
+
+def findings() -> tuple[Finding, ...]:
+    return (
+        Finding("loader-bound", "Waiting for batches", "baseline", "58.0 ms of an iteration's 97.3 ms (60%) are spent waiting for the next batch.",
+                "Let worker processes prepare batches.", 0.058, Place("/home/me/digits/train.py", 41, "main", "loader = DataLoader(data)"),
+                knob="num_workers", cured=True, how_cured="num_workers=2 did it", share=0.6),
+        Finding("device-sync", "The host waits for the device", "baseline", "loss.item() in every iteration.", "Keep the loss on the device.",
+                0.0042, Place("/home/me/digits/train.py", 77, "main", "total += loss.item()"), cost_after_s=0.0040, share=0.04),
     )
 
 
@@ -174,7 +187,14 @@ def hostile() -> Result:
         trials=(replace(base.trials[0], config=config, state=HOSTILE), replace(base.trials[4], reason=HOSTILE, config=config,
                 no_effect={HOSTILE: HOSTILE})),
         environment={HOSTILE: HOSTILE, "nested": {HOSTILE: [HOSTILE]}, "odd": object()},
-        explanation=Explanation(sides={HOSTILE: Side(trace=HOSTILE, operators=(operator(HOSTILE, 3e-6, 1.0, 1),))}),
+        explanation=Explanation(
+            sides={HOSTILE: Side(trace=HOSTILE, operators=(operator(HOSTILE, 3e-6, 1.0, 1),))}, rules=3,
+            not_judged=(NotJudged(HOSTILE, HOSTILE, HOSTILE),),
+            findings=tuple(
+                Finding(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, math.nan, place, (place,) * 9, HOSTILE, cured, HOSTILE, math.inf, math.nan)
+                for place, cured in ((Place(HOSTILE, 3, HOSTILE, HOSTILE, False), False), (Place("", -1), True))
+            ),
+        ),
     )
 
 

@@ -13,8 +13,8 @@ sets ``AUTOTUNE_SESSION`` to its path; the agent reads it. What happens next dep
     fixed     knobs set from the start, one window of ``steps`` iterations recorded
               agent ── Hello ──▶, then  ── Record ──▶ tuner, job paused until the tuner ends it
 
-    profile   as fixed; after ``steps``, ``watch_steps`` iterations are watched (Record.evidence), then torch.profiler is on
-              for ``profile_steps``; Record says where the trace lies
+    profile   as fixed; after ``steps``, torch.profiler is on for ``profile_steps``, then ``watch_steps`` iterations are
+              watched; Record says where the trace lies, and what was seen (Record.evidence)
 
     launch    knobs set from the start, no channel, nothing recorded
 
@@ -64,7 +64,7 @@ class SessionConfig:
     max_seconds: float = 0.0  # stop recording after this long even if steps are not reached; 0 = never
     max_steps: int = 2000
     probe_steps: int = 8  # first steps on which gradient and update norms are recorded
-    watch_steps: int = 60  # profile: iterations watched for evidence, before the profiled ones
+    watch_steps: int = 60  # profile: iterations watched for evidence, after the profiled ones; fewer if the job ends
     profile_steps: int = 12
     seed: int | None = None  # offset added to every seed the job sets (and the seed where it sets none); None = hands off
     match_streams: bool = False  # fixed: random numbers of a batch depend on its place in the epoch, not on which worker prepares it
@@ -74,6 +74,7 @@ class SessionConfig:
     nvtx: bool = False
     nvtx_modules: int = 0  # also ranges for modules down to this depth below the entry, 0: none
     schema_version: int = SCHEMA_VERSION
+    watch_seconds: float = 4.0  # and go on watching for at least this long, so that lines can be told apart (one rank only)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from autotune_trials.agent.channel import Channel
 from autotune_trials.agent.entries import is_out_of_memory
 from autotune_trials.agent.facts import loss_module, rank
 from autotune_trials.agent.live import LiveJobControl
+from autotune_trials.agent.loader_facts import construction_spot
 from autotune_trials.agent.loss import LossMeter
 from autotune_trials.agent.modes import Mode
 from autotune_trials.agent.patches import PatchSet, backward, compiling, modules, optimizer, seeds, settings, transfer
@@ -114,6 +115,7 @@ class Agent:
         self._held_at_batch = False
         self._begun = False
         self._failing = False
+        self.compiles: Any = None  # a CompileLog, in profile runs once something is compiled
         self.knobs: dict[str, Any] = {}
         self.mode = mode_for(config.mode)(self)
 
@@ -320,10 +322,20 @@ class Agent:
     def before_own_compile(self, model: Any) -> None:
         """The job is about to compile: dynamo must find torch as it is."""
         if not self.stopped:
+            self.listen_to_dynamo()
             self._watch_modules(False)
             if isinstance(getattr(model, "__self__", model), self.torch.nn.Module):
                 self.own_compile = True
                 self.live.drop_entries()
+
+    def listen_to_dynamo(self) -> None:
+        """Something is about to be compiled. Graph breaks happen in warm-up, long before anything is watched."""
+        if self.config.mode == "profile":
+            if self.compiles is None:
+                from autotune_trials.agent.watching.compiles import CompileLog
+
+                self.compiles = CompileLog(self)
+            self.compiles.attach()
 
     def after_own_compile(self, compiled: Any) -> None:
         """What torch.compile made: if it is a module, it is what the job will call."""
@@ -415,10 +427,10 @@ class Agent:
 
     # ------------------------------------------------------------------ optimizer
 
-    def on_optimizer(self, built: Any) -> None:
-        """An optimizer has been built."""
+    def on_optimizer(self, built: Any, frame: Any) -> None:
+        """An optimizer has been built, called from ``frame``."""
         if not self.stopped:
-            self.live.control(built)
+            self.live.control(built).spot = construction_spot(built, frame)
 
     def before_step(self, stepping: Any, args: Any, kwargs: Any) -> Any:
         """Returns changed (args, kwargs), or None."""

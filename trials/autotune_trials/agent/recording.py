@@ -1,12 +1,13 @@
 """Fixed and profile runs: the knobs hold from the start, every iteration from the first is recorded.
 
-    first iteration ────────────── steps (and min_seconds) ── [profile_steps under torch.profiler ── a few with Python frames] ── Record ── wait for the end
+    first iteration ─── steps (and min_seconds) ── [profile_steps under torch.profiler ── a few with Python frames ── watched] ── Record ── wait for the end
           └ gradient and update norms of the first probe_steps
 """
 
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import sys
 from time import perf_counter
@@ -17,6 +18,7 @@ from autotune_trials.agent.facts import fingerprint, rank, startup_s, world_size
 from autotune_trials.agent.log import write_exception
 from autotune_trials.agent.loss import to_number
 from autotune_trials.agent.modes import Mode, hello
+from autotune_trials.evidence import Evidence
 from autotune_trials.measure.nvtx import ProfilerRanges, Several
 from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.protocol import Record
@@ -39,6 +41,9 @@ class RecordMode(Mode):
         self._profiler: Any = None
         self._profiled = 0
         self._trace, self._stacks = "", ""
+        self._watch: Any = None
+        self._watched = False
+        self._evidence: Evidence | None = None
         self._notes: dict[str, Any] = {}
 
     def start(self) -> None:
@@ -61,6 +66,9 @@ class RecordMode(Mode):
             agent.knob_failure = ""
         if self._greeted:
             self.show_life(iteration)
+        if self._watch is not None:
+            self._go_on_watching(iteration)
+            return
         if self._profiler is not None:
             self._go_on_profiling()
             return
@@ -109,10 +117,41 @@ class RecordMode(Mode):
             self._finish()
 
     def _finish(self) -> None:
-        """Send the record, then keep the job where it is until the tuner ends it."""
+        """Send the record, then keep the job where it is until the tuner ends it. A profile run is watched before that."""
+        if self.agent.config.mode == "profile" and not self._watched:
+            self._start_watching()
+            return
         self._send(ended_early=False)
         self.agent.channel.receive()  # nothing is ever sent: this returns when the tuner has closed the socket
         self.agent.stop()
+
+    # ------------------------------------------------------------------ the watched window
+
+    def _start_watching(self) -> None:
+        from autotune_trials.agent.watching import Watch  # only here: what is timed pays nothing for it
+
+        self._watched = True
+        try:
+            with self.agent.own_time():
+                self._profiler = None  # thousands of events: the collector would walk them, and the job pay for it
+                gc.collect()
+                self._watch = Watch(self.agent)
+                self._watch.begin()
+        except Exception:
+            self._notes["watch"] = write_exception("watch").strip().splitlines()[-1]
+            self._watch = None
+            self._finish()
+
+    def _go_on_watching(self, iteration: Any) -> None:
+        self.agent.loss.end_step(keep=False)
+        if self._watch.end_iteration(iteration):
+            with self.agent.own_time():
+                self._end_watching()
+                self._finish()
+
+    def _end_watching(self) -> None:
+        if self._watch is not None:
+            self._evidence, self._watch = self._watch.finish(), None
 
     # ------------------------------------------------------------------ the profile
 
@@ -195,6 +234,7 @@ class RecordMode(Mode):
                 ended_early=ended_early,
                 trace=self._trace,
                 stacks=self._stacks,
+                evidence=self._evidence,
                 notes=notes,
             )
         )
@@ -222,6 +262,7 @@ class RecordMode(Mode):
                 self._greet()
             if not hasattr(self, "_result"):
                 self._result = self._window.close()
+            self._end_watching()
             if not self._fingerprint:
                 self._fingerprint = fingerprint(agent)
             self._send(ended_early=True)

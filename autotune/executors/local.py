@@ -96,7 +96,6 @@ class LocalExecutor(Executor):
             seed=None if self._takes_seed() else request.seed,
             match_streams=not request.profile,
             loss_scale=request.loss_scale,
-            nvtx=request.profile,
         )
         process_config = process_part(request.config, self.spec.search_space)
         session = self._session(request.label or config.mode, process_config, config, request.seed)

@@ -71,10 +71,11 @@ class SessionConfig:
     loss_scale: float | None = None  # initial scale of the agent's own float16 LossScaler; None: its usual one
     warmup_steps: int = 3  # live: iterations before Hello
     record_loss: bool = True
-    nvtx: bool = False
-    nvtx_modules: int = 0  # also ranges for modules down to this depth below the entry, 0: none
+    nvtx: bool = True  # live, fixed, profile: NVTX ranges where somebody listens, see measure.nvtx
+    nvtx_modules: int = 0  # profile: in the profiled window also ranges for modules down to this depth below the entry; 0: none
     schema_version: int = SCHEMA_VERSION
     watch_seconds: float = 4.0  # and go on watching for at least this long, so that lines can be told apart (one rank only)
+    capture: bool = False  # profile: a tool around the job captures the window (cudaProfilerApi); torch.profiler stays out of its way
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,7 @@ class Window:
     foreign_load: float = 0.0  # CPU use of processes outside this session during the window, in cores
     phase_times_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # one an iteration; {}: totals only
     throttled: str = ""  # a clock or thermal limit active during the window, in words; "": none, or not readable
+    session_load: float = 0.0  # CPU use of this session's own processes during the window, in cores; 0: not known
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ class Agent:
             self._watch_modules(True)
             self._install_loader()
             self._install_hooks()
-            if self.config.nvtx or self.config.mode == "profile":
+            if self.config.nvtx and self.config.mode != "launch":
                 self.clock.ranges = nvtx_ranges()
             self.mode.start()
             self.hold_knobs(final=False)
@@ -185,7 +185,10 @@ class Agent:
     def stop(self) -> None:
         """Step aside: every patch and setting is taken back, the job goes on alone."""
         self.stopped = True
+        ranges, self.clock.ranges = self.clock.ranges, None
         try:
+            if ranges is not None:
+                ranges.close()
             self.live.restore()
         finally:
             self.patches.restore_all()
@@ -231,6 +234,7 @@ class Agent:
         if not self._begun:
             self._begun = True
             self.clock.resume()
+            self._begin_range()
 
     def on_batch(self, loader: Any, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> None:
         if self.stopped:
@@ -558,6 +562,12 @@ class Agent:
         elif self.iterations == 1 and self.own_nothing_compiled():
             self._watch_modules(True)
         self.mode.on_iteration(iteration)
+        self._begin_range()
+
+    def _begin_range(self) -> None:
+        """In a profiler's timeline the next iteration begins here: what the agent does between two belongs to none."""
+        if self.clock.ranges is not None and not self.stopped:
+            self.clock.ranges.begin_iteration()
 
     def own_nothing_compiled(self) -> bool:
         """torch.compile was called (by a library, when it was imported), yet nothing of the job runs compiled."""

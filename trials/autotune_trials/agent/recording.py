@@ -19,7 +19,7 @@ from autotune_trials.agent.log import write_exception
 from autotune_trials.agent.loss import to_number
 from autotune_trials.agent.modes import Mode, hello
 from autotune_trials.evidence import Evidence
-from autotune_trials.measure.nvtx import ProfilerRanges, Several
+from autotune_trials.measure.nvtx import ModuleRanges, ProfilerRanges, Several
 from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.protocol import Record
 
@@ -40,6 +40,7 @@ class RecordMode(Mode):
         self._sent = False
         self._profiler: Any = None
         self._profiled = 0
+        self._module_ranges: list[ModuleRanges] = []
         self._trace, self._stacks = "", ""
         self._watch: Any = None
         self._watched = False
@@ -118,7 +119,7 @@ class RecordMode(Mode):
 
     def _finish(self) -> None:
         """Send the record, then keep the job where it is until the tuner ends it. A profile run is watched before that."""
-        if self.agent.config.mode == "profile" and not self._watched:
+        if self.agent.config.mode == "profile" and not self._watched and not self.agent.config.capture:
             self._start_watching()
             return
         self._send(ended_early=False)
@@ -156,6 +157,7 @@ class RecordMode(Mode):
     # ------------------------------------------------------------------ the profile
 
     def _start_profiling(self, stacks: bool = False) -> None:
+        from autotune_trials.measure.capture import CaptureWindow
         from autotune_trials.measure.profiler import ProfileWindow
         from autotune_trials.paths import SessionPaths
 
@@ -163,11 +165,35 @@ class RecordMode(Mode):
         path = (paths.stacks_trace if stacks else paths.trace)(rank(agent.torch))
         try:
             self._profiled = 0
-            self._profiler = ProfileWindow(agent.torch, str(path), stacks)
+            self._profiler = CaptureWindow(agent.torch) if agent.config.capture else ProfileWindow(agent.torch, str(path), stacks)
             self._profiler.start()
-            agent.clock.ranges = Several(agent.clock.ranges, ProfilerRanges(agent.torch))
+            if not agent.config.capture:
+                agent.clock.ranges = Several(agent.clock.ranges, ProfilerRanges(agent.torch))
+            self._draw_modules()
         except Exception:
             self._give_up_profile()
+
+    def _draw_modules(self) -> None:
+        """Ranges for the modules below what the job calls, for the length of the profiled window."""
+        agent, depth = self.agent, self.agent.config.nvtx_modules
+        if not depth or agent.clock.ranges is None:
+            return
+        if agent.own_compile or any(entry.compiled for entry in agent.live.entries):
+            self._notes["nvtx_modules"] = "the model is compiled: inside it there are no modules to draw"
+            return
+        roots = [entry.module for entry in agent.live.entries if entry.alive]
+        self._module_ranges = [ModuleRanges(agent.clock.ranges, root, depth) for root in roots]
+        if not any(ranges.names for ranges in self._module_ranges):
+            self._notes["nvtx_modules"] = "no module with children was seen called in training"
+
+    def _close_ranges(self) -> None:
+        """What was drawn for the profile ends with it."""
+        for drawn in self._module_ranges:
+            drawn.remove()
+        self._module_ranges = []
+        if self.agent.clock.ranges is not None:
+            self.agent.clock.ranges.close()
+            self.agent.clock.ranges = None
 
     def _go_on_profiling(self) -> None:
         from autotune_trials.measure.profiler import STACK_STEPS
@@ -180,9 +206,10 @@ class RecordMode(Mode):
             if self._profiled < (STACK_STEPS if self._trace else agent.config.profile_steps):
                 return
             with agent.own_time():
-                agent.clock.ranges.close()
-                agent.clock.ranges = None
-                if self._trace:
+                self._close_ranges()
+                if agent.config.capture:
+                    self._profiler.stop()
+                elif self._trace:
                     self._stacks = self._profiler.stop()
                 else:
                     self._trace = self._profiler.stop()
@@ -196,7 +223,7 @@ class RecordMode(Mode):
     def _give_up_profile(self) -> None:
         """A record without a trace is still a record."""
         self._notes["profile"] = write_exception("profile").strip().splitlines()[-1]
-        self.agent.clock.ranges = None
+        self._close_ranges()
         self._finish()
 
     # ------------------------------------------------------------------ the record

@@ -17,6 +17,7 @@ def show(
     run: Annotated[str, typer.Argument(help="A run's directory, its name under autotune-runs/, or a result.json.", show_default=False)],
     trials: Annotated[bool, typer.Option("--trials", help="Print every configuration tried.")] = False,
     findings: Annotated[bool, typer.Option("--findings", help="Print what costs time in the job, with places and figures.")] = False,
+    summary: Annotated[bool, typer.Option("--summary", help="Print the performance summary of before and after.")] = False,
     operators: Annotated[bool, typer.Option("--operators", help="Print the operators that take the most time, and their roofline.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print result.json.")] = False,
 ) -> None:
@@ -24,7 +25,7 @@ def show(
     from autotune.errors import InputError
     from autotune.report.result_file import load_result
 
-    options = {"--trials": trials, "--findings": findings, "--operators": operators, "--json": json}
+    options = {"--trials": trials, "--findings": findings, "--summary": summary, "--operators": operators, "--json": json}
     asked = [name for name, wanted in options.items() if wanted]
     if len(asked) > 1:
         raise InputError(f"{' and '.join(asked)} exclude each other", where="autotune show", expected="one of them")
@@ -116,6 +117,7 @@ def _print(result: Result, run_dir: Path, part: str) -> None:
     from autotune.report.closing import PLAIN_WIDTH, print_closing, print_trials
     from autotune.report.findings import print_findings
     from autotune.report.operators import print_operators
+    from autotune.report.summary import print_result_summary
 
     terminal = sys.stdout.isatty()
     encoding = sys.stdout.encoding or "ascii"
@@ -125,6 +127,8 @@ def _print(result: Result, run_dir: Path, part: str) -> None:
             print_trials(console, result)
         elif part == "--findings":
             print_findings(console, result)
+        elif part == "--summary":
+            print_result_summary(console, result)
         elif part == "--operators":
             print_operators(console, result.explanation, str(run_dir))
         else:

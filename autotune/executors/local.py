@@ -21,7 +21,7 @@ from pathlib import Path
 
 import autotune_spaces
 import autotune_trials
-from autotune.executors.base import Executor, FixedRun, LiveSession, SessionFailed
+from autotune.executors.base import Capture, Executor, FixedRun, LiveSession, SessionFailed
 from autotune.executors.output import read_metrics
 from autotune.export.fingerprint import interpreter
 from autotune.job.command import placeholders
@@ -77,7 +77,7 @@ class LocalExecutor(Executor):
         session = self._session("live", process_config, SessionConfig("live", "", loader_key=self.loader_key), seed=0)
         try:
             session.start()
-            session.wait_hello()
+            self.last_hello = session.wait_hello()
         except BaseException:
             finish(session)
             raise
@@ -96,13 +96,18 @@ class LocalExecutor(Executor):
             seed=None if self._takes_seed() else request.seed,
             match_streams=not request.profile,
             loss_scale=request.loss_scale,
+            nvtx_modules=request.nvtx_modules,
+            capture=request.capture is not None,
+            watch_steps=0 if request.capture is not None else SessionConfig.watch_steps,
         )
         process_config = process_part(request.config, self.spec.search_space)
-        session = self._session(request.label or config.mode, process_config, config, request.seed)
+        session = self._session(request.label or config.mode, process_config, config, request.seed, request.capture)
         try:
             session.start()
-            session.wait_hello()
+            self.last_hello = session.wait_hello()
             record = session.wait_record()
+            if request.capture is not None:
+                record = replace(record, notes={**record.notes, "report": self._report(session, request.capture)})
             return replace(record, metrics={**record.metrics, **self._printed_metrics(session)})
         finally:
             finish(session)
@@ -132,10 +137,21 @@ class LocalExecutor(Executor):
             finish(session)
         self._open.clear()
 
-    def _session(self, label: str, process_config: Config, config: SessionConfig, seed: int) -> Session:
+    def _report(self, session: Session, capture: Capture) -> str:
+        """The path of the tool's report, once the tool is done; "" if it wrote none."""
+        session.end_job(capture.patience_s)
+        path = session.paths.report(capture.suffix)
+        return str(path) if path.exists() else ""
+
+    def _session(
+        self, label: str, process_config: Config, config: SessionConfig, seed: int, capture: Capture | None = None
+    ) -> Session:
         argv, overrides = self._with_process_knobs(process_config)
+        paths = self._next_paths(label)
+        if capture is not None:
+            argv = [word.replace("{report}", str(paths.report(""))) for word in capture.words] + argv
         session = Session(
-            argv, self.spec.workdir, self.spec.env, self._next_paths(label), config,
+            argv, self.spec.workdir, self.spec.env, paths, config,
             overrides=overrides, fill={"seed": str(FIRST_SEED + seed)}, cache_dir=self.run_dir / "compile-cache",
             startup_timeout_s=self.spec.startup_timeout_s, hang_timeout_s=self.spec.hang_timeout_s,
         )  # fmt: skip

@@ -79,6 +79,40 @@ class PerfSummary:
 
 
 @dataclass(frozen=True)
+class KernelTime:
+    """A device kernel over the captured window."""
+
+    name: str
+    launches: int
+    seconds: float  # in all
+
+
+@dataclass(frozen=True)
+class NsightFacts:
+    """What Nsight Systems saw of the captured window."""
+
+    window_s: float
+    steps: int  # iterations in it; 0: their ranges were not seen
+    busy_s: float  # with at least one kernel running
+    kernels: tuple[KernelTime, ...] = ()  # the costliest first
+    launches: int = 0  # of all kernels
+    host_to_device_bytes: float | None = None  # in all; None: copies were not traced
+    host_to_device_s: float | None = None
+    missing: tuple[str, ...] = ()  # tables and columns its export lacks
+
+
+@dataclass(frozen=True)
+class KernelCounters:
+    """One launch under Nsight Compute; shares of what the card can sustain, 0..1, None where ncu did not say."""
+
+    name: str
+    duration_s: float | None = None
+    compute_share: float | None = None
+    memory_share: float | None = None
+    occupancy: float | None = None
+
+
+@dataclass(frozen=True)
 class Side:
     """One profiled configuration."""
 
@@ -93,6 +127,9 @@ class Side:
     kernels_per_step: float = 0.0
     idle_share: float | None = None  # of the profiled window, device without work; None on a CPU
     profiled_steps: int = 0  # iterations the operators are of; 0: unknown
+    nsight_facts: NsightFacts | None = None  # what the .nsys-rep says
+    ncu: str = ""  # .ncu-rep, where it was asked for
+    counters: tuple[KernelCounters, ...] = ()  # what the .ncu-rep says
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from autotune.report import story, words
 from autotune.report.findings import findings_story
 from autotune.report.operators import section
 from autotune.report.plots import loss_svg, trials_svg, write_loss_plot
+from autotune.report.summary import page_summary
 from autotune.results import Anatomy, Interval, Result, Trial
 from autotune.secrets import mask_command, mask_url
 from autotune_trials.paths import publish
@@ -36,8 +37,8 @@ def write_report(result: Result, run_dir: Path) -> Path:
     return path
 
 
-def render(result: Result, run_dir: Path) -> str:
-    """The page as text."""
+def render(result: Result, run_dir: Path, template: str = "report.html.j2", **more: Any) -> str:
+    """The page as text. ``more``: what this template needs beside what every page has."""
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
     from markupsafe import Markup
 
@@ -49,7 +50,7 @@ def render(result: Result, run_dir: Path) -> str:
         clean=lambda text: words.clean(text, LONGEST_TEXT), config=words.config_words, duration=words.duration_words,
         factor=words.factor_words, interval=words.interval_words, value=words.value_words, number=words.number_words,
     )
-    page = environment.get_template("report.html.j2").render(
+    page = environment.get_template(template).render(
         result=result, bottleneck=_bottleneck(result), tuned=story.tuned(result), headline=story.headline(result), evidence=story.evidence(result),
         tried=story.tried(result), loss=story.loss_story(result), show_loss=bool(result.knobs) or result.loss.verdict != "not-needed",
         changes=[(change, _bar(change.speedup, _top(result))) for change in story.changes(result)],
@@ -57,8 +58,9 @@ def render(result: Result, run_dir: Path) -> str:
         anatomy=story.anatomies(result), trials=[_trial_row(t) for t in result.trials],
         trials_svg=Markup(trials_svg(result)), loss_svg=Markup(loss_svg(result)), operators=section(result.explanation),
         rejected=story.rejected_rows(result), commands=story.next_commands(result, run_dir),
-        findings=findings_story(result),
+        findings=findings_story(result), **page_summary(result),
         environment=list(_flat(result.environment)), command=_command(result), run_dir=story.shown_path(run_dir),
+        **more,
     )
     # A path that is not valid UTF-8 was cleaned above; what is left of it anywhere else must not stop the page.
     return page.encode("utf-8", "replace").decode("utf-8")

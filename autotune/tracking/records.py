@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from autotune.explain.summary import metrics as summary_metrics
 from autotune.job.configs import in_words, key_of
 from autotune.job.spec import JobSpec
 from autotune.results import Anatomy, Observation, Result, Trial
@@ -58,13 +59,14 @@ def record_result(tracker: Tracker, result: Result, run_dir: Path) -> None:
                "wall_s": result.wall_s, "trials": float(len(result.trials))}
     if result.loss.margin is not None:
         metrics["loss/margin"] = result.loss.margin
+    metrics |= summary_metrics({name: side.summary for name, side in result.explanation.sides.items()})
     tracker.study_metrics(metrics)
     _record_finalist(tracker, result)
     for name in ("tuned.yaml", "report.html", "result.json", "loss.png"):
         if (run_dir / name).exists():
             tracker.study_artifact(run_dir / name)
     for side in result.explanation.sides.values():
-        for path in (side.trace, side.stacks, side.table, side.nsight):
+        for path in (side.trace, side.stacks, side.table, side.nsight, side.ncu):
             if path and (run_dir / path).exists():
                 tracker.study_artifact(run_dir / path, "traces")
 

@@ -7,6 +7,7 @@
     <session>/crumbs/<what>-<pid>  empty files: how far each process of the command came
     <session>/stacks-<pid>.txt   written by the hang watchdog
     <session>/trace-<rank>.json.gz, trace-stacks-<rank>.json.gz
+    <session>/nsight.nsys-rep, nsight.ncu-rep   what a tool around the command wrote
     <session>/out/               {trial_dir}: where the job may write
 """
 
@@ -56,6 +57,9 @@ class SessionPaths:
 
     def stacks(self, pid: int) -> Path:
         return self.root / f"stacks-{pid}.txt"
+
+    def report(self, suffix: str) -> Path:
+        return self.root / f"nsight{suffix}"
 
     def trace(self, rank: int) -> Path:
         return self.root / f"trace-{rank}.json.gz"

@@ -100,7 +100,7 @@ class NvtxRanges(Ranges):
 
 
 class ProfilerRanges(Ranges):
-    """The same in the trace that torch.profiler writes, as ``autotune::<phase>`` and ``autotune::module::<name>``.
+    """The same in the trace that torch.profiler writes, as ``autotune::<phase>`` and ``module::<name>``.
 
     Every phase of protocol.PHASES gets a range, "other" too; iterations are ``ProfilerStep#n`` there, drawn by torch.
     """
@@ -126,7 +126,7 @@ class ProfilerRanges(Ranges):
             self.enter(name)
 
     def _push(self, name: str) -> None:
-        opened = self._record_function(f"{DOMAIN}::{name}")
+        opened = self._record_function(name if name.startswith(MODULE) else f"{DOMAIN}::{name}")
         opened.__enter__()
         self._stack.append(opened)
 

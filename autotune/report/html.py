@@ -57,6 +57,7 @@ def render(result: Result, run_dir: Path) -> str:
         anatomy=story.anatomies(result), trials=[_trial_row(t) for t in result.trials],
         trials_svg=Markup(trials_svg(result)), loss_svg=Markup(loss_svg(result)), operators=_operator_tables(result),
         rejected=story.rejected_rows(result), commands=story.next_commands(result, run_dir),
+        # ---- findings, summary: what their templates need goes here ----
         environment=list(_flat(result.environment)), command=_command(result), run_dir=story.shown_path(run_dir),
     )
     # A path that is not valid UTF-8 was cleaned above; what is left of it anywhere else must not stop the page.

@@ -172,6 +172,28 @@ def given_back(result: Result) -> list[Change]:
     return [_change(result, gain.knob, gain.value, gain) for gain in result.gains if not gain.kept and gain.knob not in result.knobs]
 
 
+def build_up_words(result: Result) -> str:
+    """What the waterfall shows and how sure its steps are; "" if there is none."""
+    steps = result.explanation.build_up
+    if not steps:
+        return ""
+    said = "Each bar is the speed-up with this knob and all above it, over the job as it is."
+    between = {step.source for step in steps[:-1]}
+    if between & {"live", "search"}:
+        said += " The steps in between are live figures from one running process, for orientation: their intervals are too narrow."
+    if "fresh" in between:
+        said += " Where a knob must be set before the process starts, the step before it is the confirmed figure without that knob's own gain."
+    if any(step.together_with for step in steps):
+        said += " Knobs in one bar were not measured one by one."
+    return said + " The last bar is the confirmed figure, from fresh processes."
+
+
+def no_importance(result: Result) -> str:
+    """Why there is no knob importance."""
+    said = next((n.partition(": ")[2] for n in result.explanation.notes if n.startswith("knob importance: ")), "")
+    return f"Not judged: {words.clean(said)}." if said else "Not judged in this run."
+
+
 def anatomies(result: Result) -> tuple[Anatomy, Anatomy | None]:
     """Before and after. Both from fresh processes if the answer was confirmed, else the observed job alone."""
     confirmation = result.confirmation
@@ -221,6 +243,14 @@ def ceiling_words(observation: Observation) -> str:
 def rejected_rows(result: Result) -> list[tuple[str, str]]:
     """(configuration, reason) of what was turned down after the search."""
     return [(words.config_words(r.config), words.clean(r.reason)) for r in result.rejected]
+
+
+def withdrawn_rows(result: Result) -> list[tuple[str, str]]:
+    """(knobs, why they were left out), one row a reason."""
+    rows: dict[str, list[str]] = {}
+    for knob, reason in result.observation.withdrawn.items():
+        rows.setdefault(words.clean(reason, 600), []).append(words.clean(knob, 60))
+    return [(", ".join(knobs), reason) for reason, knobs in rows.items()]
 
 
 def next_commands(result: Result, run_dir: Path) -> list[tuple[str, str]]:

@@ -25,6 +25,7 @@ COMMANDS: dict[str, Command] = {
     "check": Command("autotune.cli.check", "check", "Validate a job.yaml and show what would be searched."),
     "run": Command("autotune.cli.run", "run", "Tune a job."),
     "show": Command("autotune.cli.show", "show", "Show the result of a run."),
+    "compare": Command("autotune.cli.compare", "compare", "Compare two runs: verdicts, knobs, times, operators."),
     "launch": Command("autotune.cli.launch", "launch", "Run the job with its tuned settings."),
     "export": Command(
         "autotune.cli.export", "export", "Write tuned settings for a shell, torchrun, accelerate or Python."

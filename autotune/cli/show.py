@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
     from autotune.results import Result
 
 RUNS = Path("autotune-runs")
@@ -104,20 +108,24 @@ def progress_words(journal: Path) -> str:
 
 
 def _print(result: Result, run_dir: Path, trials: bool) -> None:
+    from autotune.report.closing import print_closing, print_trials
+
+    print_captured(lambda console: print_trials(console, result) if trials else print_closing(console, result, run_dir))
+
+
+def print_captured(write: Callable[[Console], None]) -> None:
+    """Print what ``write`` puts on a console, as far as this terminal or pipe can show it."""
     import sys
 
     from rich.console import Console
 
     from autotune.report import words
-    from autotune.report.closing import PLAIN_WIDTH, print_closing, print_trials
+    from autotune.report.closing import PLAIN_WIDTH
 
     terminal = sys.stdout.isatty()
     encoding = sys.stdout.encoding or "ascii"
     console = Console(width=None if terminal else PLAIN_WIDTH, highlight=False, markup=False, emoji=False)
     with console.capture() as captured:
-        if trials:
-            print_trials(console, result)
-        else:
-            print_closing(console, result, run_dir)
+        write(console)
     text = "\n".join(line.rstrip() for line in captured.get().splitlines())
     typer.echo(words.for_encoding(text, encoding))

@@ -10,15 +10,18 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.explain.records import Operator
 from autotune.report import story, timeline, words
 from autotune.report.plots import loss_svg, parallel_svg, trials_svg, waterfall_svg, write_loss_plot
 from autotune.report.reproduce import reproduce
 from autotune.results import Anatomy, Interval, Result, Trial
-from autotune.secrets import mask_command, mask_url
+from autotune.secrets import mask_command
 from autotune_trials.paths import publish
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 __all__ = ["render", "write_loss_plot", "write_report"]
 
@@ -38,10 +41,9 @@ def write_report(result: Result, run_dir: Path) -> Path:
     return path
 
 
-def render(result: Result, run_dir: Path) -> str:
-    """The page as text."""
+def page_environment() -> Environment:
+    """The template engine, with the words of :mod:`autotune.report.words` as filters; it escapes everything."""
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-    from markupsafe import Markup
 
     environment = Environment(
         loader=PackageLoader("autotune.report"), autoescape=select_autoescape(default=True, default_for_string=True),
@@ -51,20 +53,28 @@ def render(result: Result, run_dir: Path) -> str:
         clean=lambda text: words.clean(text, LONGEST_TEXT), config=words.config_words, duration=words.duration_words,
         factor=words.factor_words, interval=words.interval_words, value=words.value_words, number=words.number_words, sections=_sections,
     )
+    return environment
+
+
+def render(result: Result, run_dir: Path) -> str:
+    """The page as text."""
+    from markupsafe import Markup
+
     strips = timeline.strips(result)
-    page = environment.get_template("report.html.j2").render(
+    page = page_environment().get_template("report.html.j2").render(
         result=result, bottleneck=_bottleneck(result), tuned=story.tuned(result), headline=story.headline(result), evidence=story.evidence(result),
         tried=story.tried(result), loss=story.loss_story(result), show_loss=bool(result.knobs) or result.loss.verdict != "not-needed",
         changes=[(change, _bar(change.speedup, _top(result))) for change in story.changes(result)],
         given_back=story.given_back(result), waterfall_svg=Markup(waterfall_svg(result)), waterfall_words=story.build_up_words(result),
-        bars=_iteration_bars(result), time_axis=_axis(_longest(result)), phases=story.phase_rows(result),
+        bars=_iteration_bars(result), time_axis=axis(_longest(result)), phases=story.phase_rows(result),
         anatomy=story.anatomies(result), trials=[_trial_row(t) for t in result.trials],
         trials_svg=Markup(trials_svg(result)), parallel_svg=Markup(parallel_svg(result)), importance=_shares(result),
         no_importance=story.no_importance(result), loss_svg=Markup(loss_svg(result)), operators=_operator_tables(result),
-        timelines=strips, timeline_axis=_axis(timeline.whole(result)), timeline_kinds=timeline.kinds(strips),
+        timelines=strips, timeline_axis=axis(timeline.whole(result)), timeline_kinds=timeline.kinds(strips),
         rejected=story.rejected_rows(result), withdrawn=story.withdrawn_rows(result), commands=story.next_commands(result, run_dir),
         # ---- findings, summary: what their templates need goes here ----
-        environment=list(_flat(result.environment)), command=_command(result), again=reproduce(result, run_dir), run_dir=story.shown_path(run_dir),
+        environment=list(_flat(result.environment)),
+        command=words.clean(story.command_words(result), LONGEST_TEXT), again=reproduce(result, run_dir), run_dir=story.shown_path(run_dir),
     )
     # A path that is not valid UTF-8 was cleaned above; what is left of it anywhere else must not stop the page.
     return page.encode("utf-8", "replace").decode("utf-8")
@@ -121,7 +131,7 @@ def _longest(result: Result) -> float:
     return max(sum(row.before_s for row in rows), sum(row.after_s or 0.0 for row in rows))
 
 
-def _axis(whole_s: float) -> list[dict[str, Any]]:
+def axis(whole_s: float) -> list[dict[str, Any]]:
     """Round ticks of a scale from 0 to ``whole_s``: place in percent, and words."""
     from matplotlib.ticker import MaxNLocator
 
@@ -183,11 +193,6 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]
             yield name, words.clean(_masked(value) if name == "command" else ", ".join(str(v) for v in value), LONGEST_TEXT)
         elif value is not None and value != "":
             yield name, words.clean(value, LONGEST_TEXT)
-
-
-def _command(result: Result) -> str:
-    command = result.environment.get("command", "")
-    return words.clean(_masked(command) if isinstance(command, (list, tuple)) else mask_url(str(command)), LONGEST_TEXT)
 
 
 def _masked(command: Iterable[object]) -> str:

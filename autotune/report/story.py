@@ -13,6 +13,7 @@ from pathlib import Path
 
 from autotune.report import words
 from autotune.results import Anatomy, Confirmation, Interval, KnobGain, Observation, Result
+from autotune.secrets import mask_command, mask_url
 from autotune.verdict.words import certificate
 from autotune_trials.protocol import PHASES
 
@@ -270,6 +271,14 @@ def shown_path(path: Path) -> str:
     """``path`` as a person in this directory would type it; without characters that would change the line it stands in."""
     relative = os.path.relpath(path)
     return words.clean(relative if not relative.startswith("..") else str(Path(path).absolute()))
+
+
+def command_words(result: Result) -> str:
+    """The job's command line without the secrets on it: a page is passed on more easily than a run directory."""
+    command = result.environment.get("command", "")
+    if isinstance(command, (list, tuple)):
+        return words.clean(shlex.join(mask_command([str(word) for word in command])))
+    return words.clean(mask_url(str(command)))
 
 
 def sentence(text: str) -> str:

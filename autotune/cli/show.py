@@ -1,4 +1,4 @@
-"""``autotune show RUN``: the closing screen of a finished run, from its result.json."""
+"""``autotune show RUN``: the closing screen of a finished run, or any part of its report, from its result.json."""
 
 from __future__ import annotations
 
@@ -8,26 +8,32 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rich.console import Console
 
     from autotune.results import Result
 
 RUNS = Path("autotune-runs")
+ORDER = ["closing", "gains", "trials"]  # of the parts, as on the page
+TITLES = {"trials": "What was tried"}  # of parts that do not begin with one
 
 
 def show(
     run: Annotated[str, typer.Argument(help="A run's directory, its name under autotune-runs/, or a result.json.", show_default=False)],
     trials: Annotated[bool, typer.Option("--trials", help="Print every configuration tried.")] = False,
+    gains: Annotated[bool, typer.Option("--gains", help="Print how the gain builds up, and which knobs mattered.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Print all of it, in the order of the report.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print result.json.")] = False,
 ) -> None:
     """Show the result of a finished run."""
     from autotune.errors import InputError
     from autotune.report.result_file import load_result
 
-    if trials and json:
-        raise InputError("--trials and --json exclude each other", where="autotune show", expected="one of them")
+    parts = {"trials": trials, "gains": gains}
+    if json and (everything or any(parts.values())):
+        given = "--all" if everything else next(f"--{name}" for name, wanted in parts.items() if wanted)
+        raise InputError(f"{given} and --json exclude each other", where="autotune show", expected="one of them")
     path = find_result(run)
     result = load_result(path)
     if json:
@@ -37,7 +43,8 @@ def show(
 
         typer.echo(json_module.dumps(to_json(result), indent=2, default=str))
         return
-    _print(result, path.parent, trials)
+    wanted = [name for name, asked in parts.items() if asked]
+    _print(result, path.parent, ORDER if everything else wanted or ["closing"])
 
 
 def find_result(run: str) -> Path:
@@ -107,10 +114,25 @@ def progress_words(journal: Path) -> str:
     return f"{said}, after {duration_words(elapsed_s)}"
 
 
-def _print(result: Result, run_dir: Path, trials: bool) -> None:
+def _print(result: Result, run_dir: Path, parts: Sequence[str]) -> None:
     from autotune.report.closing import print_closing, print_trials
+    from autotune.report.gains_terminal import print_gains
 
-    print_captured(lambda console: print_trials(console, result) if trials else print_closing(console, result, run_dir))
+    printers: dict[str, Callable[[Console], None]] = {
+        "closing": lambda console: print_closing(console, result, run_dir),
+        "gains": lambda console: print_gains(console, result),
+        "trials": lambda console: print_trials(console, result),
+    }
+
+    def write(console: Console) -> None:
+        for index, part in enumerate(sorted(parts, key=ORDER.index)):
+            if index:
+                console.print()
+            if len(parts) > 1 and part in TITLES:
+                console.print(TITLES[part], style="bold")
+            printers[part](console)
+
+    print_captured(write)
 
 
 def print_captured(write: Callable[[Console], None]) -> None:

@@ -151,10 +151,10 @@ def _change(result: Result, knob: str, value: object, gain: KnobGain | None) -> 
     else:
         # Of one changed knob the whole speed-up is its own; of several, nobody knows unless it was measured.
         said = "all of it" if len(result.knobs) == 1 else "not measured alone"
-    return Change(words.clean(knob, 60), was, words.value_words(value), said, speedup, _gain_note(gain))
+    return Change(words.clean(knob, 60), was, words.value_words(value), said, speedup, _gain_note(gain, result.environment.get("planned_steps")))
 
 
-def _gain_note(gain: KnobGain | None) -> str:
+def _gain_note(gain: KnobGain | None, planned_steps: object) -> str:
     if gain is None:
         return ""
     parts = []
@@ -162,6 +162,7 @@ def _gain_note(gain: KnobGain | None) -> str:
         said = f"costs {words.duration_words(gain.start_up_s)} at start"
         if gain.break_even_steps is not None:
             said += f", won back after {words.plural(gain.break_even_steps, 'step')}"
+            said += f" of {planned_steps:,} planned" if words.known(planned_steps) else ""
         parts.append(said)
     if gain.reason and (gain.speedup is None or not gain.kept):
         parts.append(words.clean(gain.reason))

@@ -95,7 +95,8 @@ def loss_unchanged() -> LossVerdict:
 
 def environment() -> dict:
     return {"command": "python train.py --epochs 5", "cores": 2, "cpu": "AMD EPYC 9R14", "torch": "2.13.0+cpu",
-            "python": "3.11.2", "platform": "Linux-6.1", "packages": {"numpy": "2.4.0", "optuna": "5.0.0"}}
+            "python": "3.11.2", "platform": "Linux-6.1", "packages": {"numpy": "2.4.0", "optuna": "5.0.0"},
+            "job_file": "/home/me/digits/job.yaml", "workdir": "/home/me/digits", "seed": 0, "planned_steps": 20_000}
 
 
 def tuned() -> Result:

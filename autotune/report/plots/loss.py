@@ -42,6 +42,7 @@ def _draw_none(axes: Any) -> None:
 
 def _draw(curves: Any, differences: Any, result: Result, palette: Palette) -> None:
     import numpy as np
+    from matplotlib.ticker import MaxNLocator
 
     loss = result.loss
     x, y = _points(loss.baseline_curve, drop=True)
@@ -59,6 +60,7 @@ def _draw(curves: Any, differences: Any, result: Result, palette: Palette) -> No
     unit = result.observation.job.sample_unit
     differences.set_xlabel(f"{unit if unit in ('samples', 'iterations') else 'samples'} consumed")
     differences.set_ylabel("difference")
+    differences.xaxis.set_major_locator(MaxNLocator(5))
     curves.set_ylabel("loss")
     curves.margins(x=0.02)
     legend(curves, palette)

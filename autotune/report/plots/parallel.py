@@ -17,7 +17,7 @@ ROW_IN, FRAME_IN = 0.5, 0.85  # height of a knob's row, and of the legend and th
 MOST_KNOBS = 12  # rows; more are left out, those that moved the figures least first
 CHARACTERS = 34  # of all values of one row together
 FAN = 0.11  # of the width of a row: what lines through one value are spread over
-NAMES = 0.52  # room for the knobs' names, in widths of a row
+NAMES = 0.6  # room for the knobs' names, in widths of a row
 
 
 def parallel_svg(result: Result) -> str:
@@ -31,7 +31,7 @@ def parallel_svg(result: Result) -> str:
 
 
 def varied(result: Result, trials: Sequence[Trial]) -> dict[str, list[Value]]:
-    """knob -> the values it had in the trials, the job's own among them, in the order of its domain."""
+    """knob -> the values it had in the trials, the job's own among them, in the order of its domain; what moved the speed most first."""
     rows: dict[str, list[Value]] = {}
     for name, default in result.baseline.items():
         had = [default, *(t.config[name] for t in trials if name in t.config)]
@@ -44,7 +44,7 @@ def varied(result: Result, trials: Sequence[Trial]) -> dict[str, list[Value]]:
             rows[name] = values
     shares = result.explanation.importance
     most = sorted(rows, key=lambda name: -shares.get(name, 0.0))[:MOST_KNOBS]
-    return {name: rows[name] for name in rows if name in most}
+    return {name: rows[name] for name in most}
 
 
 def _among(value: Value, values: Sequence[Value]) -> bool:

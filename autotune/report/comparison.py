@@ -159,10 +159,10 @@ def findings_apart(a: Result, b: Result) -> tuple[tuple[Finding, ...], tuple[Fin
 
 
 def _standing(result: Result) -> dict[tuple[str, str, str | int], Finding]:
-    last = "winner" if result.knobs else "baseline"
+    """What is not cured: a finding of both sides is told once, as one of the baseline's."""
     found: dict[tuple[str, str, str | int], Finding] = {}
     for finding in result.explanation.findings:
-        if finding.side == last and not finding.cured:
+        if not finding.cured:
             place = finding.place
             where: tuple[str, str | int] = ("", "") if place is None else (Path(place.file).name, place.function or place.line)
             found.setdefault((finding.rule, *where), finding)

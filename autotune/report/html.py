@@ -27,6 +27,11 @@ __all__ = ["render", "write_loss_plot", "write_report"]
 
 FILE_NAME = "report.html"
 OPERATOR_ROWS = 15  # of each side; the trace has them all
+# id of a section -> what the navigation calls it
+NAVIGATION = {
+    "changes": "change", "time": "time", "summary": "summary", "findings": "findings", "timeline": "timeline", "operators": "operators",
+    "roofline": "roofline", "loss": "loss", "trials": "trials", "reproduce": "reproduce", "environment": "environment",
+}  # fmt: skip
 LONGEST_TEXT = 600  # characters of a job's own text in one cell
 
 
@@ -56,12 +61,12 @@ def page_environment() -> Environment:
     return environment
 
 
-def render(result: Result, run_dir: Path) -> str:
-    """The page as text."""
+def render(result: Result, run_dir: Path, template: str = "report.html.j2", **more: Any) -> str:
+    """The page as text. ``more``: what this template needs beside what every page has."""
     from markupsafe import Markup
 
     strips = timeline.strips(result)
-    page = page_environment().get_template("report.html.j2").render(
+    page = page_environment().get_template(template).render(
         result=result, bottleneck=_bottleneck(result), tuned=story.tuned(result), headline=story.headline(result), evidence=story.evidence(result),
         tried=story.tried(result), loss=story.loss_story(result), show_loss=bool(result.knobs) or result.loss.verdict != "not-needed",
         changes=[(change, _bar(change.speedup, _top(result))) for change in story.changes(result)],
@@ -74,7 +79,7 @@ def render(result: Result, run_dir: Path) -> str:
         rejected=story.rejected_rows(result), withdrawn=story.withdrawn_rows(result), commands=story.next_commands(result, run_dir),
         # ---- findings, summary: what their templates need goes here ----
         environment=list(_flat(result.environment)),
-        command=words.clean(story.command_words(result), LONGEST_TEXT), again=reproduce(result, run_dir), run_dir=story.shown_path(run_dir),
+        command=words.clean(story.command_words(result), LONGEST_TEXT), again=reproduce(result, run_dir), run_dir=story.shown_path(run_dir), **more,
     )
     # A path that is not valid UTF-8 was cleaned above; what is left of it anywhere else must not stop the page.
     return page.encode("utf-8", "replace").decode("utf-8")
@@ -152,8 +157,8 @@ def _shares(result: Result) -> list[dict[str, Any]]:
 
 
 def _sections(body: str) -> list[tuple[str, str]]:
-    """(id, title) of the sections that want to be in the navigation. The job's own text is escaped: it holds no tags."""
-    return re.findall(r'<section id="([\w-]+)" data-nav="([^"]+)"', body)
+    """(id, title) of the sections that are there and belong in the navigation. The job's own text is escaped: it holds no tags."""
+    return [(place, NAVIGATION[place]) for place in re.findall(r'<section id="([\w-]+)"', body) if place in NAVIGATION]
 
 
 def _trial_row(trial: Trial) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from autotune.secrets import mask_command
 from autotune.tracking.base import Tracker
 from autotune_spaces.base import Value
 
-STUDY_FILES = ("tuned.yaml", "report.html", "result.json", "findings.json", "loss.png", "waterfall.png", "roofline.png")
+STUDY_FILES = ("tuned.yaml", "report.html", "result.json", "findings.json", "loss.png", "waterfall.png", "traces/roofline.png")
 
 
 def begin(tracker: Tracker, spec: JobSpec, run_dir: Path) -> None:

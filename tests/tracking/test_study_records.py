@@ -50,7 +50,7 @@ def recorded(folder: Path, result: Result) -> tuple[Any, list[str]]:
     (run_dir / "traces").mkdir(parents=True)
     for name in ("baseline.json.gz", "winner.json.gz", "baseline.csv"):
         (run_dir / "traces" / name).write_text("content")
-    (run_dir / "roofline.png").write_bytes(b"png")
+    (run_dir / "traces" / "roofline.png").write_bytes(b"png")
     write_result(result, run_dir / "result.json")
     publish_outcome(result, spec, run_dir)
     tracker = open_tracker(spec.tracking.uri, "digits", run_dir)

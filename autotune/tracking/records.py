@@ -80,9 +80,6 @@ def _explained(result: Result) -> dict[str, float]:
     metrics = {"explain/wall_s": explanation.wall_s}
     if explanation.rules or explanation.findings:
         metrics["explain/findings"] = float(sum(not finding.cured for finding in explanation.findings))
-    for name, side in explanation.sides.items():
-        if side.summary is not None and side.summary.mfu is not None:
-            metrics[f"explain/mfu_{name}"] = side.summary.mfu
     for knob, share in explanation.importance.items():
         metrics[f"importance/{knob}"] = share
     return metrics

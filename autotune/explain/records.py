@@ -167,6 +167,8 @@ class BuildUp:
     cumulative: float  # speed-up with this knob and all before it
     low: float
     high: float
+    source: str = "live"  # "live", "search" (a trial's live figure), "fresh" (from own gains in fresh processes), "confirmed"
+    together_with: tuple[str, ...] = ()  # further knobs this step adds: what they give one by one was not measured
 
 
 @dataclass(frozen=True)

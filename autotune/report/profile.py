@@ -18,7 +18,7 @@ from autotune.report.closing import PLAIN_WIDTH, time_section
 from autotune.report.findings import print_findings
 from autotune.report.html import render
 from autotune.report.operators import row_words
-from autotune.report.summary import print_summary, result_summary
+from autotune.report.summary import TOOLS, print_summary, result_summary
 from autotune.results import Interval, LossVerdict, Profile, Result
 from autotune_trials.paths import publish
 
@@ -65,8 +65,9 @@ def setting_words(profile: Profile) -> str:
 
 
 def no_effect(profile: Profile) -> list[str]:
-    """Knobs that were set and did nothing."""
-    return [f"{words.clean(k, 60)} had no effect: {words.clean(why, 200)}" for k, why in profile.no_effect.items()]
+    """What was asked for and not to be had: ranges inside the model, knobs that did nothing. What concerns tools is in the summary."""
+    said = [story.sentence(note) for note in profile.explanation.notes if not note.startswith(TOOLS)]
+    return said + [f"{words.clean(k, 60)} had no effect: {words.clean(why, 200)}" for k, why in profile.no_effect.items()]
 
 
 def files(profile: Profile) -> list[tuple[str, str]]:

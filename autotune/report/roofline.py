@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from autotune.explain.peaks import FORMATS
 from autotune.explain.records import Operator, Peak, Side
-from autotune.report.plots import MARKS, ON_WHITE, Palette, _figure, _svg
+from autotune.report.plots.canvas import MARKS, ON_WHITE, Palette, svg, write_png
 
 POINTS = 12  # of each side, the costliest
 SIDES = {"baseline": ("ink", "o"), "winner": ("accent", "D")}
@@ -29,7 +27,7 @@ def can_draw(sides: Mapping[str, Side], peaks: Sequence[Peak]) -> bool:
 
 def roofline_svg(sides: Mapping[str, Side], peaks: Sequence[Peak]) -> str:
     """As SVG in the page's colours; "" if nothing can be drawn."""
-    return _svg(lambda axes: _draw(axes[0], sides, peaks, MARKS), "roofline", (1,)) if can_draw(sides, peaks) else ""
+    return svg(lambda axes: _draw(axes[0], sides, peaks, MARKS), "roofline", (1,)) if can_draw(sides, peaks) else ""
 
 
 def write_roofline_plot(sides: Mapping[str, Side], peaks: Sequence[Peak], path: Path) -> None:
@@ -40,17 +38,7 @@ def write_roofline_plot(sides: Mapping[str, Side], peaks: Sequence[Peak], path: 
     """
     if not can_draw(sides, peaks):
         return
-    figure, axes = _figure(ON_WHITE, (1,))
-    _draw(axes[0], sides, peaks, ON_WHITE)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=150, facecolor="white", transparent=False)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(buffer.getvalue())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_png(lambda axes: _draw(axes[0], sides, peaks, ON_WHITE), path)
 
 
 def _draw(axes: Any, sides: Mapping[str, Side], peaks: Sequence[Peak], palette: Palette) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 NAMES = {"baseline": "before", "winner": "after"}
 NOTHING = "–"
+TOOLS = ("Nsight",)  # what notes on external profilers begin with, see autotune.explain.nsight
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ def result_summary(result: Result) -> SummaryTable | None:
 
 
 def _tools(explanation: Explanation) -> list[str]:
-    said = [story.sentence(note) for note in explanation.notes]
+    said = [story.sentence(note) for note in explanation.notes if note.startswith(TOOLS)]
     for name, side in explanation.sides.items():
         of = f", {NAMES.get(name, words.clean(name, 40))}" if len(explanation.sides) > 1 else ""
         if side.nsight_facts is not None:

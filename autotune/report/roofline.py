@@ -61,6 +61,7 @@ def _draw(axes: Any, sides: Mapping[str, Side], peaks: Sequence[Peak], palette: 
                      color=getattr(palette, role), linewidths=0, label=NAMES.get(name, "other"))  # fmt: skip
     axes.set_xscale("log")
     axes.set_yscale("log")
+    axes.tick_params(which="minor", color=palette.line, labelcolor=palette.muted, labelsize=8)
     axes.set_xlim(left, right)
     axes.set_xlabel("FLOP a byte")
     axes.set_ylabel("GFLOP/s")

@@ -27,7 +27,8 @@ def result(**more: object) -> Result:
     found = tuned()
     sides = found.explanation.sides
     sides = {"baseline": replace(sides["baseline"], summary=BEFORE), "winner": replace(sides["winner"], summary=AFTER, **more)}
-    return replace(found, explanation=replace(found.explanation, sides=sides, notes=("Nsight Systems was asked for, but is not here; torch.profiler served.", "knob importance: too few trials")))
+    notes = ("Nsight Systems was asked for, but is not here; torch.profiler served.", "knob importance: too few trials")
+    return replace(found, explanation=replace(found.explanation, sides=sides, notes=notes))
 
 
 def test_show_prints_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

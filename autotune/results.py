@@ -168,7 +168,21 @@ class Result:
     schema_version: int = RESULT_SCHEMA_VERSION
 
 
+@dataclass(frozen=True)
+class Profile:
+    """summary.json of ``autotune profile``: one configuration explained, nothing tuned."""
+
+    name: str
+    config: Mapping[str, Value]  # knobs that were set; {}: the job as it is
+    observation: Observation  # of the profiled process: noise and ceiling were not measured
+    explanation: Explanation
+    wall_s: float
+    environment: Mapping[str, Any]
+    no_effect: Mapping[str, str] = field(default_factory=dict)  # knob -> why it did nothing
+    schema_version: int = RESULT_SCHEMA_VERSION
+
+
 __all__ = [
-    "Anatomy", "Confirmation", "Interval", "KnobGain", "LossVerdict", "MetricVerdict", "Observation", "Rejected", "Result", "Trial",
+    "Anatomy", "Confirmation", "Interval", "KnobGain", "LossVerdict", "MetricVerdict", "Observation", "Profile", "Rejected", "Result", "Trial",
     "Window", "RESULT_SCHEMA_VERSION",
 ]

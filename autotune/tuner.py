@@ -20,6 +20,7 @@ from autotune.job.configs import in_words, key_of, normalise, without
 from autotune.results import Confirmation, Interval, KnobGain, LossVerdict, Observation, Rejected, Result, Trial
 from autotune.secrets import mask_command
 from autotune.stages.bench import Bench
+from autotune.stages.build_up import credit
 from autotune.stages.confirm import VARIANTS, confirm, finalists, simplify
 from autotune.stages.converge import converge
 from autotune.stages.culprit import culprits
@@ -56,6 +57,7 @@ def tune(bench: Bench) -> Result:
     trials = search(bench, observation)
     proof = prove(bench, observation, trials)
     explanation = explain(bench, observation, proof.winner, trials)
+    explanation = credit(bench, observation, explanation, proof.confirmation if proof.winner else None, proof.gains, trials)
     trace_trials(bench, trials)
     disturbed = list(bench.journal.all("disturbed"))
     return Result(
@@ -161,6 +163,8 @@ def environment(bench: Bench, observation: Observation) -> dict[str, Any]:
         except PackageNotFoundError:
             continue
     return {"machine": encode(observation.machine), "packages": packages, "seed": bench.seed,
-            "command": mask_command(bench.spec.command), "workdir": str(bench.spec.workdir)}
+            "command": mask_command(bench.spec.command), "workdir": str(bench.spec.workdir),
+            "job_file": "" if bench.spec.source is None else str(bench.spec.source), "planned_steps": bench.spec.planned_steps,
+            "budget": {"minutes": bench.spec.budget.minutes, "trials": bench.spec.budget.trials}}
 
 

@@ -24,7 +24,9 @@ COMMANDS: dict[str, Command] = {
     "init": Command("autotune.cli.init", "init", "Write a first job.yaml for a command."),
     "check": Command("autotune.cli.check", "check", "Validate a job.yaml and show what would be searched."),
     "run": Command("autotune.cli.run", "run", "Tune a job."),
+    "profile": Command("autotune.cli.profile", "profile", "Say why a job takes the time it takes, without tuning it."),
     "show": Command("autotune.cli.show", "show", "Show the result of a run."),
+    "compare": Command("autotune.cli.compare", "compare", "Compare two runs: verdicts, knobs, times, operators."),
     "launch": Command("autotune.cli.launch", "launch", "Run the job with its tuned settings."),
     "export": Command(
         "autotune.cli.export", "export", "Write tuned settings for a shell, torchrun, accelerate or Python."

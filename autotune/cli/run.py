@@ -14,6 +14,7 @@ import typer
 from autotune.errors import BaselineError, HookError, InputError, Interrupted
 
 if TYPE_CHECKING:
+    from autotune.explain.nsight import Tool
     from autotune.job.spec import JobSpec
     from autotune.journal import Journal
     from autotune.results import Result
@@ -27,6 +28,8 @@ def run(
     trials: Annotated[int | None, typer.Option(min=1, help="Most configurations to try, instead of the job file's.", show_default=False)] = None,
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
     offline: Annotated[bool, typer.Option("--offline", help="Record locally only; `autotune sync` sends it to MLflow later.")] = False,
+    nsys: Annotated[bool, typer.Option("--nsys", help="Also capture the profiled window with Nsight Systems, where it is installed.")] = False,
+    ncu: Annotated[bool, typer.Option("--ncu", help="Also measure the top kernels with Nsight Compute, where it is installed.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the closing screen only.")] = False,
     json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a line instead of a live table.")] = False,
 ) -> None:
@@ -44,10 +47,23 @@ def run(
     directory = (run_dir or Path("autotune-runs") / spec.name).absolute()
     check_run_dir(directory)
     kind = "quiet" if quiet else "json" if json_lines else "auto"
-    tune_job(spec, directory, fresh=fresh, seed=seed, offline=offline, progress_kind=kind)
+    tools = tools_asked(nsys, ncu)
+    if tools and spec.traces == "none":
+        spec = replace(spec, traces="finalists")  # a tool asked for by name has something to capture
+    tune_job(spec, directory, fresh=fresh, seed=seed, offline=offline, progress_kind=kind, tools=tools)
 
 
-def tune_job(spec: JobSpec, run_dir: Path, *, fresh: bool = False, seed: int = 0, offline: bool = False, progress_kind: str = "auto") -> Result:
+def tools_asked(nsys: bool, ncu: bool) -> tuple[Tool, ...]:
+    """The external profilers for the flags ``--nsys`` and ``--ncu``."""
+    from autotune.explain.nsight import NCU, NSYS
+
+    return tuple(tool for tool, wanted in ((NSYS, nsys), (NCU, ncu)) if wanted)
+
+
+def tune_job(
+    spec: JobSpec, run_dir: Path, *, fresh: bool = False, seed: int = 0, offline: bool = False, progress_kind: str = "auto",
+    tools: tuple[Tool, ...] = (),
+) -> Result:  # fmt: skip
     """Tune ``spec`` in ``run_dir``: check, resume or start, run the stages, write what comes out.
 
     Raises:
@@ -82,7 +98,7 @@ def tune_job(spec: JobSpec, run_dir: Path, *, fresh: bool = False, seed: int = 0
         stop = Stop()
         with closing(LocalExecutor(spec, run_dir)) as executor, stop.listening(progress):
             try:
-                result = tune(Bench(spec, executor, journal, progress, tracker, run_dir, seed, stop))
+                result = tune(Bench(spec, executor, journal, progress, tracker, run_dir, seed, stop, tools))
             except (BaselineError, HookError):
                 records.finish(tracker, "FAILED")
                 raise
@@ -99,13 +115,17 @@ def tune_job(spec: JobSpec, run_dir: Path, *, fresh: bool = False, seed: int = 0
 
 
 def publish_outcome(result: Result, spec: JobSpec, run_dir: Path) -> None:
-    """tuned.yaml, report.html and the loss plot."""
+    """tuned.yaml, report.html, the findings and the plots that stand by themselves."""
     from autotune.export.tuned import build_tuned, write_tuned
+    from autotune.report import findings_file
     from autotune.report.html import write_loss_plot, write_report
+    from autotune.report.plots import write_waterfall_plot
 
     write_tuned(build_tuned(result, spec, run_dir), run_dir / "tuned.yaml")
     if result.loss.baseline_curve:
         write_loss_plot(result, run_dir / "loss.png")
+    write_waterfall_plot(result, run_dir / "waterfall.png")
+    findings_file.write_findings(result, run_dir / findings_file.FILE_NAME)
     write_report(result, run_dir)
 
 

@@ -1,4 +1,4 @@
-"""``autotune show RUN``: the closing screen of a finished run, from its result.json."""
+"""``autotune show RUN``: the closing screen of a finished run, or any part of its report, from its result.json."""
 
 from __future__ import annotations
 
@@ -8,22 +8,35 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rich.console import Console
+
     from autotune.results import Result
 
 RUNS = Path("autotune-runs")
+ORDER = ["closing", "gains", "summary", "findings", "operators", "trials"]  # of the parts, as on the page
+TITLES = {"summary": "Performance summary", "findings": "Findings", "trials": "What was tried"}  # of parts that do not begin with one
 
 
 def show(
     run: Annotated[str, typer.Argument(help="A run's directory, its name under autotune-runs/, or a result.json.", show_default=False)],
     trials: Annotated[bool, typer.Option("--trials", help="Print every configuration tried.")] = False,
+    findings: Annotated[bool, typer.Option("--findings", help="Print what costs time in the job, with places and figures.")] = False,
+    summary: Annotated[bool, typer.Option("--summary", help="Print the performance summary of before and after.")] = False,
+    operators: Annotated[bool, typer.Option("--operators", help="Print the operators that take the most time, and their roofline.")] = False,
+    gains: Annotated[bool, typer.Option("--gains", help="Print how the gain builds up, and which knobs mattered.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Print all of it, in the order of the report.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print result.json.")] = False,
 ) -> None:
     """Show the result of a finished run."""
     from autotune.errors import InputError
     from autotune.report.result_file import load_result
 
-    if trials and json:
-        raise InputError("--trials and --json exclude each other", where="autotune show", expected="one of them")
+    parts = {"summary": summary, "findings": findings, "operators": operators, "gains": gains, "trials": trials}
+    if json and (everything or any(parts.values())):
+        given = "--all" if everything else next(f"--{name}" for name, wanted in parts.items() if wanted)
+        raise InputError(f"{given} and --json exclude each other", where="autotune show", expected="one of them")
     path = find_result(run)
     result = load_result(path)
     if json:
@@ -33,7 +46,8 @@ def show(
 
         typer.echo(json_module.dumps(to_json(result), indent=2, default=str))
         return
-    _print(result, path.parent, trials)
+    wanted = [name for name, asked in parts.items() if asked]
+    _print(result, path.parent, ORDER if everything else wanted or ["closing"])
 
 
 def find_result(run: str) -> Path:
@@ -103,21 +117,46 @@ def progress_words(journal: Path) -> str:
     return f"{said}, after {duration_words(elapsed_s)}"
 
 
-def _print(result: Result, run_dir: Path, trials: bool) -> None:
+def _print(result: Result, run_dir: Path, parts: Sequence[str]) -> None:
+    from autotune.report.closing import print_closing, print_trials
+    from autotune.report.findings import print_findings
+    from autotune.report.gains_terminal import print_gains
+    from autotune.report.operators import print_operators
+    from autotune.report.summary import print_result_summary
+
+    printers: dict[str, Callable[[Console], None]] = {
+        "closing": lambda console: print_closing(console, result, run_dir),
+        "gains": lambda console: print_gains(console, result),
+        "summary": lambda console: print_result_summary(console, result),
+        "findings": lambda console: print_findings(console, result),
+        "operators": lambda console: print_operators(console, result.explanation, str(run_dir)),
+        "trials": lambda console: print_trials(console, result),
+    }
+
+    def write(console: Console) -> None:
+        for index, part in enumerate(sorted(parts, key=ORDER.index)):
+            if index:
+                console.print()
+            if len(parts) > 1 and part in TITLES:
+                console.print(TITLES[part], style="bold")
+            printers[part](console)
+
+    print_captured(write)
+
+
+def print_captured(write: Callable[[Console], None]) -> None:
+    """Print what ``write`` puts on a console, as far as this terminal or pipe can show it."""
     import sys
 
     from rich.console import Console
 
     from autotune.report import words
-    from autotune.report.closing import PLAIN_WIDTH, print_closing, print_trials
+    from autotune.report.closing import PLAIN_WIDTH
 
     terminal = sys.stdout.isatty()
     encoding = sys.stdout.encoding or "ascii"
     console = Console(width=None if terminal else PLAIN_WIDTH, highlight=False, markup=False, emoji=False)
     with console.capture() as captured:
-        if trials:
-            print_trials(console, result)
-        else:
-            print_closing(console, result, run_dir)
+        write(console)
     text = "\n".join(line.rstrip() for line in captured.get().splitlines())
     typer.echo(words.for_encoding(text, encoding))

@@ -20,6 +20,18 @@ __all__ = ["FAILURES", "Executor", "FixedRun", "LiveSession", "SessionFailed"]
 
 
 @dataclass(frozen=True)
+class Capture:
+    """An external profiler around the command; it writes its report when the command has ended.
+
+    ``words`` go before the command, ``{report}`` in them is the report's path without ``suffix``.
+    """
+
+    words: tuple[str, ...]
+    suffix: str  # ".nsys-rep"
+    patience_s: float = 180.0  # for the report, once the job has ended
+
+
+@dataclass(frozen=True)
 class FixedRun:
     """A fresh process of the job with ``config`` set from the start, recorded over a window."""
 
@@ -31,6 +43,8 @@ class FixedRun:
     profile: bool = False
     loss_scale: float | None = None  # float16: the scale to begin with; None: the usual one, which overflows at first
     label: str = ""  # for the session directory's name and the log: "confirm-b3"
+    nvtx_modules: int = 0  # profile: ranges for modules down to this depth
+    capture: Capture | None = None  # profile: by this tool instead of torch.profiler; the report is Record.notes["report"]
 
 
 class LiveSession(ABC):
@@ -72,6 +86,7 @@ class Executor(ABC):
     """Starts sessions. One at a time: sessions side by side on one machine spoil each other's timing."""
 
     loader_key: str = ""  # set after observe: which DataLoader is the training one
+    last_hello: Hello | None = None  # of the session opened last
 
     @abstractmethod
     def open_live(self, process_config: Config) -> LiveSession:
@@ -90,7 +105,12 @@ class Executor(ABC):
         """
 
     def measure_peaks(self, threads: int, device: str) -> Mapping[str, float]:
-        """What the machine of this executor reaches, see :mod:`autotune_trials.measure.peaks`; {} if it cannot be measured."""
+        """What the machine of the sessions reaches on ``device`` ("": the one it has) with so many threads of torch (0: as the job's
+        environment has it), see :mod:`autotune_trials.measure.peaks`. {}: it cannot be measured here.
+
+        Raises:
+            SessionFailed: the measurement failed.
+        """
         return {}
 
     def close(self) -> None:

@@ -11,16 +11,19 @@ words of the command line, live knobs are told to the agent.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.executors.base import Executor, FixedRun, LiveSession, SessionFailed
+import autotune_spaces
+import autotune_trials
+from autotune.executors.base import Capture, Executor, FixedRun, LiveSession, SessionFailed
 from autotune.executors.output import read_metrics
+from autotune.export.fingerprint import interpreter
 from autotune.job.command import placeholders
 from autotune.job.configs import live_choices, process_part
 from autotune.job.spec import JobSpec
@@ -31,7 +34,14 @@ from autotune_trials.protocol import Block, BlockReport, Record, SessionConfig
 from autotune_trials.session import Session
 from autotune_trials.surroundings import socket_folders
 
-PEAKS_TIMEOUT_S = 120.0
+PEAKS_TIMEOUT_S = 120  # some seconds where nothing is wrong
+# Our own packages come last on the path: what lies beside them must not hide the torch that the job uses.
+_PEAKS = """
+import runpy, sys
+sys.path += sys.argv[1:3]
+del sys.argv[1:3]
+runpy.run_module("autotune_trials.measure.peaks", run_name="__main__")
+"""
 FIRST_SEED = 1000  # what {seed} is in the job's own run; run k of a seeded series gets FIRST_SEED + k
 
 
@@ -67,7 +77,7 @@ class LocalExecutor(Executor):
         session = self._session("live", process_config, SessionConfig("live", "", loader_key=self.loader_key), seed=0)
         try:
             session.start()
-            session.wait_hello()
+            self.last_hello = session.wait_hello()
         except BaseException:
             finish(session)
             raise
@@ -86,39 +96,62 @@ class LocalExecutor(Executor):
             seed=None if self._takes_seed() else request.seed,
             match_streams=not request.profile,
             loss_scale=request.loss_scale,
-            nvtx=request.profile,
+            nvtx_modules=request.nvtx_modules,
+            capture=request.capture is not None,
+            watch_steps=0 if request.capture is not None else SessionConfig.watch_steps,
         )
         process_config = process_part(request.config, self.spec.search_space)
-        session = self._session(request.label or config.mode, process_config, config, request.seed)
+        session = self._session(request.label or config.mode, process_config, config, request.seed, request.capture)
         try:
             session.start()
-            session.wait_hello()
+            self.last_hello = session.wait_hello()
             record = session.wait_record()
+            if request.capture is not None:
+                record = replace(record, notes={**record.notes, "report": self._report(session, request.capture)})
             return replace(record, metrics={**record.metrics, **self._printed_metrics(session)})
         finally:
             finish(session)
 
+    def measure_peaks(self, threads: int, device: str) -> Mapping[str, float]:
+        """In a process of its own, with the job's Python and environment, so with the job's torch, cores and libraries."""
+        environment = {**os.environ, **self.spec.env}
+        roots = [str(Path(package.__path__[0]).parent) for package in (autotune_trials, autotune_spaces)]
+        argv = [interpreter(self.spec.command, environment, self.spec.workdir), "-c", _PEAKS, *roots, "--threads", str(threads), "--device", device]
+        try:
+            done = subprocess.run(
+                argv, cwd=self.spec.workdir, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PEAKS_TIMEOUT_S
+            )
+            return dict(json.loads(done.stdout.splitlines()[-1])["peaks"])
+        except subprocess.TimeoutExpired:
+            raise SessionFailed("hang", f"measuring the machine's peaks took more than {PEAKS_TIMEOUT_S} s") from None
+        except (OSError, ValueError, KeyError, IndexError) as error:
+            said = done.stderr.strip().splitlines()[-1:] if isinstance(error, (ValueError, KeyError, IndexError)) else [str(error)]
+            raise SessionFailed("crash", f"measuring the machine's peaks failed: {' '.join(said) or 'no output'}") from None
+
     def _printed_metrics(self, session: Session) -> dict[str, tuple[float, ...]]:
         patterns = {name: metric.pattern for name, metric in self.spec.convergence.metrics.items() if metric.pattern}
         return read_metrics((session.paths.stdout, session.paths.stderr), patterns)
-
-    def measure_peaks(self, threads: int, device: str) -> Mapping[str, float]:
-        command = [sys.executable, "-m", "autotune_trials.measure.peaks", "--threads", str(threads), "--device", device]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=PEAKS_TIMEOUT_S, check=True)
-            return {str(name): float(value) for name, value in json.loads(done.stdout).items()}
-        except (OSError, ValueError, subprocess.SubprocessError):  # no peaks: the roofline says so
-            return {}
 
     def close(self) -> None:
         for session in self._open:
             finish(session)
         self._open.clear()
 
-    def _session(self, label: str, process_config: Config, config: SessionConfig, seed: int) -> Session:
+    def _report(self, session: Session, capture: Capture) -> str:
+        """The path of the tool's report, once the tool is done; "" if it wrote none."""
+        session.end_job(capture.patience_s)
+        path = session.paths.report(capture.suffix)
+        return str(path) if path.exists() else ""
+
+    def _session(
+        self, label: str, process_config: Config, config: SessionConfig, seed: int, capture: Capture | None = None
+    ) -> Session:
         argv, overrides = self._with_process_knobs(process_config)
+        paths = self._next_paths(label)
+        if capture is not None:
+            argv = [word.replace("{report}", str(paths.report(""))) for word in capture.words] + argv
         session = Session(
-            argv, self.spec.workdir, self.spec.env, self._next_paths(label), config,
+            argv, self.spec.workdir, self.spec.env, paths, config,
             overrides=overrides, fill={"seed": str(FIRST_SEED + seed)}, cache_dir=self.run_dir / "compile-cache",
             startup_timeout_s=self.spec.startup_timeout_s, hang_timeout_s=self.spec.hang_timeout_s,
         )  # fmt: skip

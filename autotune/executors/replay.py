@@ -18,7 +18,8 @@ A table is JSON:
       "phases": {"data": 0.3, "forward": 0.3, "backward": 0.3, "optimizer": 0.05, "other": 0.05},
       "epoch_iterations": 100,
       "loss": {"first": 2.3, "last": 0.4, "scale_steps": 80, "noise": 0.03, "changed_by": {"amp_dtype": {"float16": 0.1}}},
-      "machine": {"cores": 8}, "job": {"world_size": 1}   fields of Machine and JobFacts that differ from those below
+      "machine": {"cores": 8}, "job": {"world_size": 1},  fields of Machine and JobFacts that differ from those below
+      "peaks": {"float32": 1e12, "memory": 5e10}          FLOP/s and bytes/s of the machine, if they were measured
     }
 
 Times are log-normal around the table's cost. Everything follows from the executor's seed; losses follow from the run's
@@ -82,6 +83,7 @@ class ReplayTable:
     machine: Mapping[str, Any] = field(default_factory=dict)
     job: Mapping[str, Any] = field(default_factory=dict)
     schema_version: int = TABLE_SCHEMA_VERSION
+    peaks: Mapping[str, float] = field(default_factory=dict)  # what measure_peaks answers; {}: none were recorded
 
     def entry(self, config: Config) -> Entry:
         """What the table says of ``config``.
@@ -163,6 +165,9 @@ class ReplayExecutor(Executor):
             fingerprint=FINGERPRINT,
             seeds_seen=True,
         )
+
+    def measure_peaks(self, threads: int, device: str) -> Mapping[str, float]:
+        return dict(self.table.peaks)
 
     def hello(self) -> Hello:
         return Hello(1, 0, decode(Machine, {**MACHINE, **self.table.machine}), self._job(), self.table.startup_s, FINGERPRINT)

@@ -13,8 +13,8 @@ from autotune_trials.evidence import Place
 class Peak:
     """What this machine was measured to reach."""
 
-    name: str  # "float32", "tf32", "bfloat16", "float16": FLOP/s of a large matmul; "memory": bytes/s of a large copy
-    value: float  # FLOP/s or bytes/s
+    name: str  # "float32", "tf32", "bfloat16", "float16": FLOP/s of a large matmul; "memory": bytes/s of a large copy; "dispatch": see value
+    value: float  # FLOP/s or bytes/s; "dispatch": seconds of a call that does nothing
     vendor: float | None = None  # the data sheet's figure where known
     source: str = ""  # of the vendor's figure
 
@@ -79,6 +79,40 @@ class PerfSummary:
 
 
 @dataclass(frozen=True)
+class KernelTime:
+    """A device kernel over the captured window."""
+
+    name: str
+    launches: int
+    seconds: float  # in all
+
+
+@dataclass(frozen=True)
+class NsightFacts:
+    """What Nsight Systems saw of the captured window."""
+
+    window_s: float
+    steps: int  # iterations in it; 0: their ranges were not seen
+    busy_s: float  # with at least one kernel running
+    kernels: tuple[KernelTime, ...] = ()  # the costliest first
+    launches: int = 0  # of all kernels
+    host_to_device_bytes: float | None = None  # in all; None: copies were not traced
+    host_to_device_s: float | None = None
+    missing: tuple[str, ...] = ()  # tables and columns its export lacks
+
+
+@dataclass(frozen=True)
+class KernelCounters:
+    """One launch under Nsight Compute; shares of what the card can sustain, 0..1, None where ncu did not say."""
+
+    name: str
+    duration_s: float | None = None
+    compute_share: float | None = None
+    memory_share: float | None = None
+    occupancy: float | None = None
+
+
+@dataclass(frozen=True)
 class Side:
     """One profiled configuration."""
 
@@ -92,6 +126,10 @@ class Side:
     timeline: tuple[Span, ...] = ()
     kernels_per_step: float = 0.0
     idle_share: float | None = None  # of the profiled window, device without work; None on a CPU
+    profiled_steps: int = 0  # iterations the operators are of; 0: unknown
+    nsight_facts: NsightFacts | None = None  # what the .nsys-rep says
+    ncu: str = ""  # .ncu-rep, where it was asked for
+    counters: tuple[KernelCounters, ...] = ()  # what the .ncu-rep says
 
 
 @dataclass(frozen=True)
@@ -109,6 +147,8 @@ class Finding:
     knob: str = ""  # the knob that cures it, if there is one
     cured: bool = False  # the winner no longer has it
     how_cured: str = ""  # "num_workers=4 did it"
+    cost_after_s: float | None = None  # what it costs an iteration in the winner, where that was found too; 0.0: nothing
+    share: float | None = None  # cost_s of the watched iteration, 0..1
 
 
 @dataclass(frozen=True)
@@ -127,6 +167,8 @@ class BuildUp:
     cumulative: float  # speed-up with this knob and all before it
     low: float
     high: float
+    source: str = "live"  # "live", "search" (a trial's live figure), "fresh" (from own gains in fresh processes), "confirmed"
+    together_with: tuple[str, ...] = ()  # further knobs this step adds: what they give one by one was not measured
 
 
 @dataclass(frozen=True)

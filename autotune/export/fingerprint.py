@@ -43,7 +43,7 @@ COMPARED = {
 def current(tuned: TunedConfig, env: Mapping[str, str]) -> Machine:
     """The machine as the job will find it; what cannot be known without starting CUDA is taken from ``tuned``."""
     model, flags = machines.cpu()
-    software = _ask_python(_interpreter(tuned.command, env, tuned.workdir), env, tuned.workdir)
+    software = _ask_python(interpreter(tuned.command, env, tuned.workdir), env, tuned.workdir)
     then = tuned.provenance.machine
     gpus = _gpus(env) if software.get("cuda_version") or software.get("hip") else []
     facts: dict[str, Any] = {}
@@ -106,7 +106,7 @@ def obstacles(tuned: TunedConfig, now: Machine) -> dict[str, str]:
     return found
 
 
-def _interpreter(command: Sequence[str], env: Mapping[str, str], workdir: Path) -> str:
+def interpreter(command: Sequence[str], env: Mapping[str, str], workdir: Path) -> str:
     """The Python that will run the job: the command itself, or the one its script names (torchrun, accelerate)."""
     word = command[0]
     program = str(workdir / word) if "/" in word else shutil.which(word, path=env.get("PATH"))

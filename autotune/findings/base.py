@@ -2,6 +2,9 @@
 
     Case ──▶ Rule.judge ──▶ findings ([] = nothing found)
                         └─▶ NotJudgeable("why")       this rule cannot be judged here
+
+A cause is reported once. Where two rules can see the same one, the more particular names the more general in ``explains``:
+what the first found is taken off the second, and nothing is said of a rest too small to matter.
 """
 
 from __future__ import annotations
@@ -11,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from autotune.explain.records import Finding, Operator, Side
+from autotune.explain.records import Finding, Operator, Peak, Side
 from autotune_spaces.base import Value
 from autotune_spaces.facts import JobFacts, Machine
-from autotune_trials.evidence import Evidence
+from autotune_trials.evidence import Evidence, Place
 
 
 class NotJudgeable(Exception):
@@ -32,6 +35,7 @@ class Case:
     job: JobFacts
     defaults: Mapping[str, Value] = field(default_factory=dict)  # the job's own value of every knob that applies here
     withdrawn: Mapping[str, str] = field(default_factory=dict)  # knob -> why it does not
+    peaks: Sequence[Peak] = ()  # what this machine was measured to reach
 
     @property
     def config(self) -> Mapping[str, Value]:
@@ -55,12 +59,16 @@ class Rule(ABC):
         title: what is wrong, in a few words.
         card: what it looks at, its threshold and where that comes from; docs/findings.md is made of it.
         knob: the knob that cures it, or "".
+        also: further knobs that can cure it.
+        explains: names of more general rules that would report the same cause again.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     card: ClassVar[str]
     knob: ClassVar[str] = ""
+    also: ClassVar[tuple[str, ...]] = ()
+    explains: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def judge(self, case: Case) -> list[Finding]:
@@ -69,3 +77,14 @@ class Rule(ABC):
         Raises:
             NotJudgeable: with the reason.
         """
+
+    def finding(
+        self, case: Case, evidence: str, advice: str, cost_s: float | None = None, places: Sequence[Place | None] = (),
+        knob: str | None = None, title: str = "",
+    ) -> Finding:
+        """A finding of this rule; the first of ``places`` is its place, ``knob`` defaults to the rule's."""
+        known = tuple(dict.fromkeys(p for p in places if p is not None))
+        return Finding(
+            rule=self.name, title=title or self.title, side=case.name, evidence=evidence, advice=advice, cost_s=cost_s,
+            place=known[0] if known else None, places=known[1:], knob=self.knob if knob is None else knob,
+        )  # fmt: skip

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.report import story, words
+from autotune.report.findings import findings_lines
 from autotune.report.story import headline
 from autotune.results import Result
 
@@ -51,7 +52,9 @@ def print_closing(console: Console, result: Result, run_dir: Path) -> None:
             notes.append(Text("left as it was, not worth it here: " + ", ".join(f"{row.knob}={row.now}" for row in back), style="dim"))
         section("Change" if story.tuned(result) else "Not adopted", _changes(result), *notes)
     _loss(section, result)
-    _time(section, result)
+    time_section(section, result)
+    if found := findings_lines(result):
+        section("Findings", *found)
     rejected = story.rejected_rows(result)
     if rejected:
         table = Table(box=None, padding=(0, 3, 0, 0), show_edge=False, show_header=False)
@@ -114,7 +117,7 @@ def _loss(section: Any, result: Result) -> None:
     section("Loss check", *body)
 
 
-def _time(section: Any, result: Result) -> None:
+def time_section(section: Any, result: Result) -> None:
     """Where the time of one iteration goes: bars on a common scale, the longer of before and after being the whole."""
     from rich.table import Table
     from rich.text import Text

@@ -6,22 +6,33 @@ Everything that comes from the job is escaped by the template engine; only our o
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from autotune.explain.records import Operator
-from autotune.report import story, words
-from autotune.report.plots import loss_svg, trials_svg, write_loss_plot
+from autotune.report import story, timeline, words
+from autotune.report.findings import findings_story
+from autotune.report.operators import section
+from autotune.report.plots import loss_svg, parallel_svg, trials_svg, waterfall_svg, write_loss_plot
+from autotune.report.reproduce import reproduce
+from autotune.report.summary import page_summary
 from autotune.results import Anatomy, Interval, Result, Trial
-from autotune.secrets import mask_command, mask_url
+from autotune.secrets import mask_command
 from autotune_trials.paths import publish
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 __all__ = ["render", "write_loss_plot", "write_report"]
 
 FILE_NAME = "report.html"
-OPERATOR_ROWS = 15  # of each side; the trace has them all
+# id of a section -> what the navigation calls it
+NAVIGATION = {
+    "changes": "change", "time": "time", "summary": "summary", "findings": "findings", "timeline": "timeline", "operators": "operators",
+    "roofline": "roofline", "loss": "loss", "trials": "trials", "reproduce": "reproduce", "environment": "environment",
+}  # fmt: skip
 LONGEST_TEXT = 600  # characters of a job's own text in one cell
 
 
@@ -36,10 +47,9 @@ def write_report(result: Result, run_dir: Path) -> Path:
     return path
 
 
-def render(result: Result, run_dir: Path) -> str:
-    """The page as text."""
+def page_environment() -> Environment:
+    """The template engine, with the words of :mod:`autotune.report.words` as filters; it escapes everything."""
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-    from markupsafe import Markup
 
     environment = Environment(
         loader=PackageLoader("autotune.report"), autoescape=select_autoescape(default=True, default_for_string=True),
@@ -47,17 +57,30 @@ def render(result: Result, run_dir: Path) -> str:
     )
     environment.filters.update(
         clean=lambda text: words.clean(text, LONGEST_TEXT), config=words.config_words, duration=words.duration_words,
-        factor=words.factor_words, interval=words.interval_words, value=words.value_words, number=words.number_words,
+        factor=words.factor_words, interval=words.interval_words, value=words.value_words, number=words.number_words, sections=_sections,
     )
-    page = environment.get_template("report.html.j2").render(
+    return environment
+
+
+def render(result: Result, run_dir: Path, template: str = "report.html.j2", **more: Any) -> str:
+    """The page as text. ``more``: what this template needs beside what every page has."""
+    from markupsafe import Markup
+
+    strips = timeline.strips(result)
+    page = page_environment().get_template(template).render(
         result=result, bottleneck=_bottleneck(result), tuned=story.tuned(result), headline=story.headline(result), evidence=story.evidence(result),
         tried=story.tried(result), loss=story.loss_story(result), show_loss=bool(result.knobs) or result.loss.verdict != "not-needed",
         changes=[(change, _bar(change.speedup, _top(result))) for change in story.changes(result)],
-        given_back=story.given_back(result), bars=_iteration_bars(result), phases=story.phase_rows(result),
+        given_back=story.given_back(result), waterfall_svg=Markup(waterfall_svg(result)), waterfall_words=story.build_up_words(result),
+        bars=_iteration_bars(result), time_axis=axis(_longest(result)), phases=story.phase_rows(result),
         anatomy=story.anatomies(result), trials=[_trial_row(t) for t in result.trials],
-        trials_svg=Markup(trials_svg(result)), loss_svg=Markup(loss_svg(result)), operators=_operator_tables(result),
-        rejected=story.rejected_rows(result), commands=story.next_commands(result, run_dir),
-        environment=list(_flat(result.environment)), command=_command(result), run_dir=story.shown_path(run_dir),
+        trials_svg=Markup(trials_svg(result)), parallel_svg=Markup(parallel_svg(result)), importance=_shares(result),
+        no_importance=story.no_importance(result), loss_svg=Markup(loss_svg(result)), operators=section(result.explanation),
+        timelines=strips, timeline_axis=axis(timeline.whole(result)), timeline_kinds=timeline.kinds(strips),
+        rejected=story.rejected_rows(result), withdrawn=story.withdrawn_rows(result), commands=story.next_commands(result, run_dir),
+        findings=findings_story(result), **page_summary(result),
+        environment=list(_flat(result.environment)),
+        command=words.clean(story.command_words(result), LONGEST_TEXT), again=reproduce(result, run_dir), run_dir=story.shown_path(run_dir), **more,
     )
     # A path that is not valid UTF-8 was cleaned above; what is left of it anywhere else must not stop the page.
     return page.encode("utf-8", "replace").decode("utf-8")
@@ -92,7 +115,7 @@ def _iteration_bars(result: Result) -> list[dict[str, Any]]:
     sides: list[tuple[str, Anatomy, list[float]]] = [("before" if after else "now", before, [row.before_s for row in rows])]
     if after is not None:
         sides.append(("after", after, [row.after_s or 0.0 for row in rows]))
-    whole = max((sum(seconds) for _, _, seconds in sides), default=0.0)
+    whole = _longest(result)
     if whole <= 0:
         return []
     return [
@@ -108,6 +131,37 @@ def _iteration_bars(result: Result) -> list[dict[str, Any]]:
     ]
 
 
+def _longest(result: Result) -> float:
+    """Seconds of the longer of the two iterations: the scale of both bars."""
+    rows = story.phase_rows(result)
+    return max(sum(row.before_s for row in rows), sum(row.after_s or 0.0 for row in rows))
+
+
+def axis(whole_s: float) -> list[dict[str, Any]]:
+    """Round ticks of a scale from 0 to ``whole_s``: place in percent, and words."""
+    from matplotlib.ticker import MaxNLocator
+
+    if not words.known(whole_s) or whole_s <= 0:
+        return []
+    ticks = [t for t in MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(0, whole_s) if 0 <= t <= whole_s]
+    factor, unit = next((f, u) for limit, f, u in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (float("inf"), 1.0, "s")) if whole_s < limit)
+    return [{"at": round(100 * t / whole_s, 2), "said": f"{t * factor:g} {unit}" if t else "0"} for t in ticks]
+
+
+def _shares(result: Result) -> list[dict[str, Any]]:
+    """Rows of the importance bars, the longest one as wide as there is room."""
+    shares = {k: v for k, v in result.explanation.importance.items() if words.known(v)}
+    top = max(shares.values(), default=0.0)
+    return [] if top <= 0 else [
+        {"knob": words.clean(k, 40), "share": f"{100 * v:.0f} %", "width": round(100 * v / top, 1)} for k, v in shares.items()
+    ]
+
+
+def _sections(body: str) -> list[tuple[str, str]]:
+    """(id, title) of the sections that are there and belong in the navigation. The job's own text is escaped: it holds no tags."""
+    return [(place, NAVIGATION[place]) for place in re.findall(r'<section id="([\w-]+)"', body) if place in NAVIGATION]
+
+
 def _trial_row(trial: Trial) -> dict[str, Any]:
     notes = [words.clean(trial.reason, LONGEST_TEXT)] if trial.reason else []
     notes += [f"{words.clean(knob)} had no effect: {words.clean(why, LONGEST_TEXT)}" for knob, why in trial.no_effect.items()]
@@ -117,21 +171,6 @@ def _trial_row(trial: Trial) -> dict[str, Any]:
         "kind": trial.state if trial.state in ("complete", "pruned", "infeasible", "failed") else "other",
         "speedup": words.interval_words(interval) if interval else "", "pairs": trial.pairs or "",
         "origin": words.clean(trial.origin, 40), "wall": words.duration_words(trial.wall_s) if trial.wall_s else "", "notes": notes,
-    }
-
-
-def _operator_tables(result: Result) -> list[dict[str, Any]]:
-    return [
-        {"side": words.clean(name, 60), "rows": [_operator_row(row) for row in side.operators[:OPERATOR_ROWS]],
-         "more": max(len(side.operators) - OPERATOR_ROWS, 0), "trace": words.clean(side.trace)}
-        for name, side in result.explanation.sides.items() if side.operators
-    ]
-
-
-def _operator_row(row: Operator) -> dict[str, Any]:
-    return {
-        "name": words.clean(row.name, 120), "self": words.duration_words(row.self_time_s), "share": f"{100 * row.share:.1f} %",
-        "width": round(min(max(100 * row.share, 0.0), 100.0), 2), "calls": f"{row.calls:,.0f}",
     }
 
 
@@ -145,11 +184,6 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]
             yield name, words.clean(_masked(value) if name == "command" else ", ".join(str(v) for v in value), LONGEST_TEXT)
         elif value is not None and value != "":
             yield name, words.clean(value, LONGEST_TEXT)
-
-
-def _command(result: Result) -> str:
-    command = result.environment.get("command", "")
-    return words.clean(_masked(command) if isinstance(command, (list, tuple)) else mask_url(str(command)), LONGEST_TEXT)
 
 
 def _masked(command: Iterable[object]) -> str:

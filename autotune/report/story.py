@@ -13,6 +13,7 @@ from pathlib import Path
 
 from autotune.report import words
 from autotune.results import Anatomy, Confirmation, Interval, KnobGain, Observation, Result
+from autotune.secrets import mask_command, mask_url
 from autotune.verdict.words import certificate
 from autotune_trials.protocol import PHASES
 
@@ -150,10 +151,10 @@ def _change(result: Result, knob: str, value: object, gain: KnobGain | None) -> 
     else:
         # Of one changed knob the whole speed-up is its own; of several, nobody knows unless it was measured.
         said = "all of it" if len(result.knobs) == 1 else "not measured alone"
-    return Change(words.clean(knob, 60), was, words.value_words(value), said, speedup, _gain_note(gain))
+    return Change(words.clean(knob, 60), was, words.value_words(value), said, speedup, _gain_note(gain, result.environment.get("planned_steps")))
 
 
-def _gain_note(gain: KnobGain | None) -> str:
+def _gain_note(gain: KnobGain | None, planned_steps: object) -> str:
     if gain is None:
         return ""
     parts = []
@@ -161,6 +162,7 @@ def _gain_note(gain: KnobGain | None) -> str:
         said = f"costs {words.duration_words(gain.start_up_s)} at start"
         if gain.break_even_steps is not None:
             said += f", won back after {words.plural(gain.break_even_steps, 'step')}"
+            said += f" of {planned_steps:,} planned" if words.known(planned_steps) else ""
         parts.append(said)
     if gain.reason and (gain.speedup is None or not gain.kept):
         parts.append(words.clean(gain.reason))
@@ -170,6 +172,28 @@ def _gain_note(gain: KnobGain | None) -> str:
 def given_back(result: Result) -> list[Change]:
     """Knobs the winner had and that went back to the job's own value, as they gave nothing by themselves."""
     return [_change(result, gain.knob, gain.value, gain) for gain in result.gains if not gain.kept and gain.knob not in result.knobs]
+
+
+def build_up_words(result: Result) -> str:
+    """What the waterfall shows and how sure its steps are; "" if there is none."""
+    steps = result.explanation.build_up
+    if not steps:
+        return ""
+    said = "Each bar is the speed-up with this knob and all above it, over the job as it is."
+    between = {step.source for step in steps[:-1]}
+    if between & {"live", "search"}:
+        said += " The steps in between are live figures from one running process, for orientation: their intervals are too narrow."
+    if "fresh" in between:
+        said += " Where a knob must be set before the process starts, the step before it is the confirmed figure without that knob's own gain."
+    if any(step.together_with for step in steps):
+        said += " Knobs in one bar were not measured one by one."
+    return said + " The last bar is the confirmed figure, from fresh processes."
+
+
+def no_importance(result: Result) -> str:
+    """Why there is no knob importance."""
+    said = next((n.partition(": ")[2] for n in result.explanation.notes if n.startswith("knob importance: ")), "")
+    return f"Not judged: {words.clean(said)}." if said else "Not judged in this run."
 
 
 def anatomies(result: Result) -> tuple[Anatomy, Anatomy | None]:
@@ -223,6 +247,14 @@ def rejected_rows(result: Result) -> list[tuple[str, str]]:
     return [(words.config_words(r.config), words.clean(r.reason)) for r in result.rejected]
 
 
+def withdrawn_rows(result: Result) -> list[tuple[str, str]]:
+    """(knobs, why they were left out), one row a reason."""
+    rows: dict[str, list[str]] = {}
+    for knob, reason in result.observation.withdrawn.items():
+        rows.setdefault(words.clean(reason, 600), []).append(words.clean(knob, 60))
+    return [(", ".join(knobs), reason) for reason, knobs in rows.items()]
+
+
 def next_commands(result: Result, run_dir: Path) -> list[tuple[str, str]]:
     """(command, what it does), to be typed as they stand."""
     where = shown_path(run_dir)
@@ -240,6 +272,14 @@ def shown_path(path: Path) -> str:
     """``path`` as a person in this directory would type it; without characters that would change the line it stands in."""
     relative = os.path.relpath(path)
     return words.clean(relative if not relative.startswith("..") else str(Path(path).absolute()))
+
+
+def command_words(result: Result) -> str:
+    """The job's command line without the secrets on it: a page is passed on more easily than a run directory."""
+    command = result.environment.get("command", "")
+    if isinstance(command, (list, tuple)):
+        return words.clean(shlex.join(mask_command([str(word) for word in command])))
+    return words.clean(mask_url(str(command)))
 
 
 def sentence(text: str) -> str:

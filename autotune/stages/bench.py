@@ -13,6 +13,7 @@ from pathlib import Path
 
 from autotune.errors import Interrupted
 from autotune.executors.base import Executor
+from autotune.explain.nsight import Tool
 from autotune.job.spec import JobSpec
 from autotune.journal import Journal
 from autotune.report.terminal import Progress
@@ -68,6 +69,8 @@ class Bench:
     run_dir: Path
     seed: int = 0
     stop: Stop = field(default_factory=Stop)
+    nsight: tuple[Tool, ...] = ()  # external profilers asked for, in the explain stage
+    nvtx_modules: int = 0  # in profiled windows: ranges for modules down to this depth
 
     def out_of_time(self) -> bool:
         """The budget's minutes are used up: nothing optional is begun any more."""

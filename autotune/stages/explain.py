@@ -1,6 +1,6 @@
 """EXPLAIN: where the time went, before and after, and why.
 
-    baseline │ warm-up │ watched │ profiled │      winner │ warm-up │ watched │ profiled │     one process each
+    baseline │ warm-up │ profiled │ watched │      winner │ warm-up │ profiled │ watched │     one process each
                           └──────────┴── operators, roofline, timeline, findings ──┘
 
 Never while anything is timed. ``traces: finalists`` explains baseline and winner, ``all`` keeps a trace of every
@@ -11,20 +11,35 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from autotune.executors.base import FixedRun, SessionFailed
-from autotune.explain.records import Explanation, Side
-from autotune.explain.table import operators
+from autotune.explain.flops import model_flops
+from autotune.explain.peaks import beside_vendor
+from autotune.explain.records import Explanation, Peak, Side
+from autotune.explain.roofline import judged
+from autotune.explain.summary import compute_of, copies_of, summarize
+from autotune.explain.table import operators, to_csv
+from autotune.explain.timeline import idle_share, kernels_per_step, timeline
+from autotune.explain.trace import Trace, read_trace
+from autotune.findings import Case, judge
 from autotune.job.configs import key_of
+from autotune.report.roofline import write_roofline_plot
 from autotune.results import Observation, Trial
 from autotune.stages.bench import Bench
+from autotune.stages.nsight import captured
 from autotune.tracking.records import record_trace
 from autotune_spaces.base import Config
+from autotune_trials.evidence import Evidence
+from autotune_trials.paths import publish
 from autotune_trials.protocol import Record
 
-SETTLE_STEPS = 30  # iterations before the watched ones: past warm-up, in mid-epoch for most jobs
+SETTLE_STEPS = 30  # iterations before the profiled ones: past warm-up, in mid-epoch for most jobs
+SETTLE_SECONDS = 2.0  # and at least this long: rates and the use of the cores are read from these iterations
+
+OPERATORS = 400  # rows that go into the result, the costliest; the CSV has all
 
 
 def explain(bench: Bench, observation: Observation, winner: Config, trials: Sequence[Trial]) -> Explanation:
@@ -35,13 +50,72 @@ def explain(bench: Bench, observation: Observation, winner: Config, trials: Sequ
     began = time.monotonic()
     configs: dict[str, Config] = {"baseline": {}, **({"winner": winner} if winner else {})}
     records = {name: record for name, config in configs.items() if (record := profile(bench, name, config)) is not None}
-    sides = {name: describe(bench, name, configs[name], record) for name, record in records.items()}
-    return Explanation(sides=sides, wall_s=round(time.monotonic() - began, 1))
+    explanation = examine(bench, observation, configs, records, began)
+    for note in explanation.notes:
+        bench.progress.warning(note)
+    return explanation
 
 
-def describe(bench: Bench, name: str, config: Config, record: Record) -> Side:
-    """What one profiled record shows."""
-    return Side(config=config, trace=keep(bench, record.trace, f"{name}.json.gz"), operators=operators(record))
+def examine(
+    bench: Bench, observation: Observation, configs: Mapping[str, Config], records: Mapping[str, Record], began: float
+) -> Explanation:
+    """What profiled records show, side by side. ``began``: time.monotonic() of the stage's begin."""
+    peaks = measured_peaks(bench, observation, configs.values()) if records else ()
+    sides = {name: describe(bench, observation, name, configs[name], record, peaks) for name, record in records.items()}
+    sides, notes = captured(bench, configs, sides, observation.job.device)
+    write_roofline_plot(sides, peaks, bench.run_dir / "traces" / "roofline.png")
+    judgement = judge({name: case(observation, name, side, records[name]) for name, side in sides.items()})
+    return Explanation(
+        sides=sides, peaks=peaks, findings=judgement.findings, not_judged=judgement.not_judged, rules=judgement.rules,
+        wall_s=round(time.monotonic() - began, 1), notes=notes,
+    )  # fmt: skip
+
+
+def case(observation: Observation, name: str, side: Side, record: Record) -> Case:
+    """What the rules look at."""
+    evidence = record.evidence or Evidence(blind={"everything": "the job ended before its iterations could be watched"})
+    return Case(name, side, evidence, observation.machine, observation.job, observation.defaults, observation.withdrawn)
+
+
+def describe(bench: Bench, observation: Observation, name: str, config: Config, record: Record, peaks: Sequence[Peak]) -> Side:
+    """What one profiled record shows. Without a readable trace: its files and its times alone, with a warning."""
+    side = Side(config=config, trace=keep(bench, record.trace, trace_name(name)), stacks=keep(bench, record.stacks, trace_name(f"{name}-stacks")))
+    trace = read(bench, name, side.trace)
+    device, cores = observation.job.device, observation.machine.cores
+    if trace is None:
+        return replace(side, summary=summarize(record.window, device=device, cores=cores))
+    tf32 = {**observation.defaults, **config}.get("matmul_precision") in ("high", "medium")
+    rows, steps, idle = judged(operators(trace), {peak.name: peak.value for peak in peaks}, tf32), len(trace.iterations), idle_share(trace)
+    table = f"traces/{name}-operators.csv"
+    publish(bench.run_dir / table, to_csv(rows))
+    summary = summarize(
+        record.window, device=device, cores=cores, busy_share=None if idle is None else 1 - idle, copies=copies_of(trace),
+        compute=compute_of(model_flops(rows, steps), rows, peaks, tf32),
+    )  # fmt: skip
+    return replace(
+        side, table=table, operators=rows[:OPERATORS], timeline=timeline(trace), kernels_per_step=kernels_per_step(trace), idle_share=idle,
+        summary=summary, profiled_steps=steps,
+    )  # fmt: skip
+
+
+def read(bench: Bench, name: str, trace: str) -> Trace | None:
+    """A kept trace; None, said so, if there is none or it cannot be read."""
+    try:
+        return read_trace(bench.run_dir / trace) if trace else None
+    except (OSError, ValueError) as error:
+        bench.progress.warning(f"the trace of the {name} cannot be read: {error}")
+        return None
+
+
+def measured_peaks(bench: Bench, observation: Observation, configs: Iterable[Config]) -> tuple[Peak, ...]:
+    """What the machine reaches with as many threads as any side uses; () with a warning if it cannot be measured."""
+    threads = [observation.job.intra_op_threads, *(config.get("intra_op_threads", 0) for config in configs)]
+    try:
+        measured = bench.executor.measure_peaks(max(t for t in threads if isinstance(t, int)), observation.machine.device)
+    except SessionFailed as failure:
+        bench.progress.warning(f"no roofline: {failure}")
+        return ()
+    return beside_vendor(measured, observation.machine.device_name)
 
 
 def trace_trials(bench: Bench, trials: Sequence[Trial]) -> None:
@@ -54,19 +128,39 @@ def trace_trials(bench: Bench, trials: Sequence[Trial]) -> None:
         name = f"trial-{trial.number:03d}"
         record = profile(bench, name, trial.config)
         if record is not None:
-            record_trace(bench.tracker, trial, bench.run_dir / keep(bench, record.trace, f"{name}.json.gz"))
+            record_trace(bench.tracker, trial, bench.run_dir / keep(bench, record.trace, trace_name(name)))
 
 
-def profile(bench: Bench, name: str, config: Config) -> Record | None:
-    """A profiled run of ``config``, made once and remembered; None, said so, if there is none to be had."""
+def trace_name(name: str) -> str:
+    """TensorBoard's trace view takes ``<worker>.pt.trace.json.gz`` only; Perfetto and chrome://tracing take any name."""
+    return f"{name}.pt.trace.json.gz"
+
+
+def profiled(bench: Bench, name: str, config: Config) -> Record:
+    """A profiled run of ``config``, made once and remembered. Its ``trace`` is "" if the job ended before it.
+
+    Raises:
+        SessionFailed
+    """
     label = f"profile-{name}"
 
     def measure() -> Record:
         bench.progress.fixed_run(f"profile of the {name}", 1, 1, config)
-        return bench.executor.run_fixed(FixedRun(config, seed=0, steps=SETTLE_STEPS, profile=True, label=label))
+        request = FixedRun(
+            config, seed=0, steps=SETTLE_STEPS, min_seconds=SETTLE_SECONDS, profile=True, label=label, nvtx_modules=bench.nvtx_modules
+        )
+        record = bench.executor.run_fixed(request)
+        if record.ended_early and not record.trace:  # a short job: leave it as many steps as can be
+            record = bench.executor.run_fixed(replace(request, min_seconds=0.0))
+        return record
 
+    return bench.recorded("|".join([label, key_of(config)]), label, measure)
+
+
+def profile(bench: Bench, name: str, config: Config) -> Record | None:
+    """A profiled run of ``config``; None, said so, if there is none to be had."""
     try:
-        record = bench.recorded("|".join([label, key_of(config)]), label, measure)
+        record = profiled(bench, name, config)
     except SessionFailed as failure:
         bench.progress.warning(f"no trace of the {name}: {failure}")
         return None

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from statistics import median
 
 from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
@@ -27,8 +28,10 @@ from autotune.stages.observe import explain_failure
 from autotune.stages.pairs import Pairs
 from autotune.tracking.records import record_trial
 from autotune.verdict.speedup import LogRatio
+from autotune.verdict.timing import start_up_excess, warm_up_end
 from autotune_spaces.base import Config, Scope
 from autotune_spaces.codec import decode, encode
+from autotune_trials.protocol import Record
 
 SEARCH_SHARE = 0.55  # of the budget's minutes; the rest is for confirmation, the loss check and traces
 FEWEST_TRIALS = 4  # tried however small the budget: an answer without a single trial is none
@@ -184,5 +187,14 @@ def _measure_fresh(
     reason = f"{math.exp(-gain.estimate):.2f}x the time after the first pair of runs" if lost else ""
     return Trial(
         number, config, "pruned" if lost else "complete", reference_ratio - gain.estimate, gain.standard_error, gain.pairs,
-        reason, "process", {}, pairs.anatomies()[1], time.monotonic() - started,
+        reason, "process", {}, pairs.anatomies()[1], time.monotonic() - started, _start_up_s(pairs),
     )
+
+
+def _start_up_s(pairs: Pairs) -> float:
+    """What the candidate's first iterations cost more than the reference's, in the median pair: searching kernels, mostly."""
+    def excess_s(record: Record) -> float:
+        return start_up_excess(record.window, warm_up_end(record.window.times_s))
+
+    seeds = pairs.candidate.keys() & pairs.reference.keys()
+    return max(median(excess_s(pairs.candidate[s]) - excess_s(pairs.reference[s]) for s in seeds), 0.0)

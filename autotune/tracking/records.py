@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from autotune.explain.summary import metrics as summary_metrics
 from autotune.job.configs import in_words, key_of
 from autotune.job.spec import JobSpec
 from autotune.results import Anatomy, Observation, Result, Trial
 from autotune.secrets import mask_command
 from autotune.tracking.base import Tracker
 from autotune_spaces.base import Value
+
+STUDY_FILES = ("tuned.yaml", "report.html", "result.json", "findings.json", "loss.png", "waterfall.png", "traces/roofline.png")
 
 
 def begin(tracker: Tracker, spec: JobSpec, run_dir: Path) -> None:
@@ -58,15 +61,31 @@ def record_result(tracker: Tracker, result: Result, run_dir: Path) -> None:
                "wall_s": result.wall_s, "trials": float(len(result.trials))}
     if result.loss.margin is not None:
         metrics["loss/margin"] = result.loss.margin
+    metrics |= summary_metrics({name: side.summary for name, side in result.explanation.sides.items()}) | _explained(result)
     tracker.study_metrics(metrics)
     _record_finalist(tracker, result)
-    for name in ("tuned.yaml", "report.html", "result.json", "loss.png"):
+    for name in STUDY_FILES:
         if (run_dir / name).exists():
             tracker.study_artifact(run_dir / name)
+    if (run_dir / "traces" / "roofline.png").exists():
+        tracker.study_artifact(run_dir / "traces" / "roofline.png", "traces")
     for side in result.explanation.sides.values():
-        for path in (side.trace, side.stacks, side.table, side.nsight):
+        for path in (side.trace, side.stacks, side.table, side.nsight, side.ncu):
             if path and (run_dir / path).exists():
                 tracker.study_artifact(run_dir / path, "traces")
+
+
+def _explained(result: Result) -> dict[str, float]:
+    """What the explain stage found, in figures; nothing where it was left out."""
+    explanation = result.explanation
+    if not explanation.sides:
+        return {}
+    metrics = {"explain/wall_s": explanation.wall_s}
+    if explanation.rules or explanation.findings:
+        metrics["explain/findings"] = float(sum(not finding.cured for finding in explanation.findings))
+    for knob, share in explanation.importance.items():
+        metrics[f"importance/{knob}"] = share
+    return metrics
 
 
 def _record_finalist(tracker: Tracker, result: Result) -> None:

@@ -228,8 +228,13 @@ def test_profile_writes_a_trace_with_phases_and_operators(tuner: Tuner) -> None:
         trace = json.load(file)
     names = {event.get("name") for event in trace["traceEvents"]}
     assert {"autotune::forward", "autotune::backward", "autotune::optimizer", "ProfilerStep#0"} <= names
-    assert any("conv" in row["name"] for row in found.operators)
-    assert 0.5 < sum(row["share"] for row in found.operators) <= 1.0 + 1e-9
+    convolutions = [e["args"] for e in trace["traceEvents"] if e["name"] == "aten::convolution"]
+    assert convolutions[0]["Input Dims"][:2] == [[16, 3, 8, 8], [8, 3, 3, 3]] and convolutions[0]["Input type"][0] == "float"
+    assert not any(event.get("cat") == "python_function" for event in trace["traceEvents"])
+    with gzip.open(found.stacks) as file:
+        stacks = json.load(file)
+    assert {e["name"] for e in stacks["traceEvents"] if e["name"].startswith("ProfilerStep")} >= {"ProfilerStep#0", "ProfilerStep#2"}
+    assert any(e.get("cat") == "python_function" and "train.py" in e["name"] for e in stacks["traceEvents"])
     assert len(found.losses) == 6  # the profiled iterations are not timed
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from autotune.explain.records import Explanation, Operator, Side
+from autotune.explain.records import BuildUp, Explanation, Finding, NotJudged, Operator, Side, Span
 from autotune.results import (
     Anatomy,
     Confirmation,
@@ -18,6 +18,7 @@ from autotune.results import (
     Trial,
 )
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
+from autotune_trials.evidence import Place
 
 HOSTILE = "<script>alert('x')</script> [bold red]é漢字[/bold red] \x1b[31mred\x1b[0m\nsecond line \u202e $x_{1$ {{ 7*7 }} \udc80"
 
@@ -95,7 +96,8 @@ def loss_unchanged() -> LossVerdict:
 
 def environment() -> dict:
     return {"command": "python train.py --epochs 5", "cores": 2, "cpu": "AMD EPYC 9R14", "torch": "2.13.0+cpu",
-            "python": "3.11.2", "platform": "Linux-6.1", "packages": {"numpy": "2.4.0", "optuna": "5.0.0"}}
+            "python": "3.11.2", "platform": "Linux-6.1", "packages": {"numpy": "2.4.0", "optuna": "5.0.0"},
+            "job_file": "/home/me/digits/job.yaml", "workdir": "/home/me/digits", "seed": 0, "planned_steps": 20_000}
 
 
 def tuned() -> Result:
@@ -125,10 +127,42 @@ def explanation() -> Explanation:
     before = (("aten::convolution_backward", 31e-3, 36), ("aten::mkldnn_convolution", 22.0005e-3, 36), ("aten::addmm", 9e-3, 24))
     return Explanation(
         sides={
-            "baseline": Side(trace="traces/baseline.json.gz", operators=tuple(operator(n, s, s / 96e-3, calls) for n, s, calls in before)),
-            "winner": Side(trace="traces/winner.json.gz", operators=(operator("aten::convolution_backward", 14e-3, 0.31, 36),)),
-        }
+            "baseline": Side(trace="traces/baseline.json.gz", operators=tuple(operator(n, s, s / 96e-3, calls) for n, s, calls in before),
+                             timeline=timeline(57.1, 14.0, 23.5)),
+            "winner": Side(trace="traces/winner.json.gz", operators=(operator("aten::convolution_backward", 14e-3, 0.31, 36),),
+                           timeline=timeline(17.6, 9.1, 17.4)),
+        },
+        findings=findings(), rules=17,
+        not_judged=(NotJudged("host-bound", "Blank time on the device", "the job computes on the CPU: host and device are one"),),
+        build_up=(BuildUp("num_workers", 2, 1.66, 1.58, 1.74), BuildUp("amp_dtype", "bfloat16", 2.10, 1.93, 2.29, "confirmed")),
+        importance={"num_workers": 0.71, "amp_dtype": 0.22, "channels_last": 0.05, "prefetch_factor": 0.02},
+        wall_s=41.0,
     )
+
+
+def findings() -> tuple[Finding, ...]:
+    return (
+        Finding("loader-bound", "Waiting for batches", "baseline", "58.0 ms of an iteration's 97.3 ms (60%) are spent waiting for the next batch.",
+                "Let worker processes prepare batches.", 0.058, Place("/home/me/digits/train.py", 41, "main", "loader = DataLoader(data)"),
+                knob="num_workers", cured=True, how_cured="num_workers=2 did it", share=0.6),
+        Finding("device-sync", "The host waits for the device", "baseline", "loss.item() in every iteration.", "Keep the loss on the device.",
+                0.0042, Place("/home/me/digits/train.py", 77, "main", "total += loss.item()"), cost_after_s=0.0040, share=0.04),
+    )
+
+
+def timeline(data_ms: float, forward_ms: float, backward_ms: float) -> tuple[Span, ...]:
+    """Three iterations: the phases, and below them the operators of the forward and backward pass."""
+    spans, at_s = [], 0.0
+    for _ in range(3):
+        for phase, length_s in (("data", data_ms / 1e3), ("forward", forward_ms / 1e3), ("backward", backward_ms / 1e3), ("optimizer", 2.1e-3)):
+            spans.append(Span(phase, phase, at_s, length_s))
+            names = {"forward": ("aten::mkldnn_convolution", "aten::relu", "aten::addmm"), "backward": ("aten::convolution_backward", "aten::mm"),
+                     "data": ("aten::stack",), "optimizer": ("aten::_fused_adamw_",)}[phase]
+            busy_s = 0.06 * length_s if phase == "data" else 0.94 * length_s
+            for k in range(12):
+                spans.append(Span("operators", names[k % len(names)], at_s + length_s - busy_s + k * busy_s / 12, 0.85 * busy_s / 12))
+            at_s += length_s
+    return tuple(spans)
 
 
 def keep() -> Result:
@@ -174,7 +208,14 @@ def hostile() -> Result:
         trials=(replace(base.trials[0], config=config, state=HOSTILE), replace(base.trials[4], reason=HOSTILE, config=config,
                 no_effect={HOSTILE: HOSTILE})),
         environment={HOSTILE: HOSTILE, "nested": {HOSTILE: [HOSTILE]}, "odd": object()},
-        explanation=Explanation(sides={HOSTILE: Side(trace=HOSTILE, operators=(operator(HOSTILE, 3e-6, 1.0, 1),))}),
+        explanation=Explanation(
+            sides={HOSTILE: Side(trace=HOSTILE, operators=(operator(HOSTILE, 3e-6, 1.0, 1),))}, rules=3,
+            not_judged=(NotJudged(HOSTILE, HOSTILE, HOSTILE),),
+            findings=tuple(
+                Finding(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, math.nan, place, (place,) * 9, HOSTILE, cured, HOSTILE, math.inf, math.nan)
+                for place, cured in ((Place(HOSTILE, 3, HOSTILE, HOSTILE, False), False), (Place("", -1), True))
+            ),
+        ),
     )
 
 

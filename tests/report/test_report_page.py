@@ -112,7 +112,7 @@ def test_tuned_page_tells_the_whole_story() -> None:
         "gives nothing by itself: the smaller change wins",
     ):
         assert said in page.text, said
-    assert page.elements["svg"] == 2
+    assert page.elements["svg"] == 4 + 4, "waterfall, loss, trials, parallel coordinates; two lanes of two timelines"
 
 
 @pytest.mark.parametrize(("name", "said", "unsaid"), [

@@ -44,6 +44,26 @@ def test_trials_are_listed(runs: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "No configuration was tried." in capsys.readouterr().out
 
 
+def test_gains_are_told(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "tuned", "--gains"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for words in ("num_workers 0 → 2 1.66× (1.58–1.74) live", "amp_dtype off → bfloat16 2.10× (1.93–2.29) confirmed", "num_workers 71 %"):
+        assert words in said, words
+    assert "faster (95 %" not in said, "what was asked for, and nothing else"
+    assert main(["show", "keep", "--gains"]) == 0
+    said = capsys.readouterr().out
+    assert "How the gain builds up" not in said
+    assert "Not judged" in said
+
+
+def test_all_is_everything_in_the_order_of_the_page(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "tuned", "--all"]) == 0
+    said = capsys.readouterr().out
+    order = ["2.10× faster (95 %", "How the gain builds up", "Which knobs mattered", "What was tried", "BackendCompilerFailed"]
+    places = [said.index(words) for words in order]
+    assert places == sorted(places)
+
+
 def test_json_is_the_file(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "hostile", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads((runs / "autotune-runs/hostile/result.json").read_text())
@@ -53,6 +73,7 @@ def test_json_is_the_file(runs: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_every_result_can_be_shown(name: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", name]) == 0
     assert main(["show", name, "--trials"]) == 0
+    assert main(["show", name, "--all"]) == 0
     assert "\x1b" not in capsys.readouterr().out
 
 

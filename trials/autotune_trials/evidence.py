@@ -1,7 +1,7 @@
 """What the agent saw while it watched a few dozen iterations closely: facts with a place in the job's code, no judgement.
 
-    profile run   │ warm-up │ watched: watch_steps iterations │ profiled: profile_steps │ stacks: a few │
-                              calls, samples, pauses, compiles   operators, timeline      Python frames
+    profile run   │ warm-up │ profiled: profile_steps │ stacks: a few │ watched: watch_steps iterations, watch_seconds │
+                              operators, timeline       Python frames   calls, samples, pauses, compiles
 
 Nothing of this is ever on while an iteration is timed. The tuner's rules (:mod:`autotune.findings`) make findings of it.
 """
@@ -36,6 +36,9 @@ class Calls:
     detail: str = ""  # e.g. "float32[64, 3, 224, 224]" of the first
     device: str = ""  # of the tensor: "cpu", "cuda"; "" if there is none
     nbytes: int = 0  # moved or copied in all
+    phase: str = ""  # of protocol.PHASES, or "away", in which the calls were made
+    each_s: tuple[float, ...] = ()  # seconds in each of ``iterations``
+    lines: tuple[int, int] = (0, 0)  # first and last line of the statement; of a file opened in a ``with``, the whole block
 
 
 @dataclass(frozen=True)
@@ -63,11 +66,14 @@ class Frames:
 
 @dataclass(frozen=True)
 class Pause:
-    """One garbage collection on the training thread."""
+    """Garbage collections of one generation on the training thread, in one iteration at one line."""
 
     iteration: int
-    seconds: float
+    seconds: float  # in all
     generation: int
+    place: Place | None = None  # of the job's own line that they interrupted
+    count: int = 1
+    longest_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,7 @@ class Evidence:
 
     times_s: tuple[float, ...] = ()  # one a watched iteration, as PhaseClock has it
     phase_times_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    away_s: tuple[float, ...] = ()  # time after each iteration that belongs to no training iteration (evaluation, checkpoints)
+    away_s: tuple[float, ...] = ()  # since the step before: what belongs to no training iteration (evaluation, a new epoch)
     samples: tuple[float, ...] = ()
     calls: tuple[Calls, ...] = ()
     transfers: tuple[Transfer, ...] = ()
@@ -102,3 +108,7 @@ class Evidence:
     communication_s: tuple[float, ...] = ()  # in collective operations, one an iteration; () if not distributed
     sampler_s: float = 0.0  # what watching itself cost, in all, as far as it can be told
     blind: Mapping[str, str] = field(default_factory=dict)  # what was not watched -> why
+    queued_s: tuple[float, ...] = ()  # the training thread was ready to run and had no core, one an iteration; () if not known
+    interrupted: tuple[int, ...] = ()  # indexes of iterations in which the job evaluated
+    governors: tuple[str, ...] = ()  # frequency governors of the CPUs this process may use; () where there is no cpufreq
+    compiled: bool = False  # something of the job runs through torch.compile

@@ -56,6 +56,7 @@ def merge_windows(windows: Sequence[Window], device: str) -> Window:
         samples=_added([w.samples for w in windows]),
         peak_memory_gib=max(memory) if device == "cuda" else sum(memory),
         cpu_pressure=max(w.cpu_pressure for w in windows),
+        session_load=max(w.session_load for w in windows),  # each rank sees the processes of all that run on its machine
         foreign_load=min(w.foreign_load for w in windows),  # all see the same machine; the others count their neighbours in
     )
 

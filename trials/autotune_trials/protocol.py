@@ -13,8 +13,8 @@ sets ``AUTOTUNE_SESSION`` to its path; the agent reads it. What happens next dep
     fixed     knobs set from the start, one window of ``steps`` iterations recorded
               agent ── Hello ──▶, then  ── Record ──▶ tuner, job paused until the tuner ends it
 
-    profile   as fixed; after ``steps``, ``watch_steps`` iterations are watched (Record.evidence), then torch.profiler is on
-              for ``profile_steps``; Record says where the trace lies
+    profile   as fixed; after ``steps``, torch.profiler is on for ``profile_steps``, then ``watch_steps`` iterations are
+              watched; Record says where the trace lies, and what was seen (Record.evidence)
 
     launch    knobs set from the start, no channel, nothing recorded
 
@@ -64,16 +64,18 @@ class SessionConfig:
     max_seconds: float = 0.0  # stop recording after this long even if steps are not reached; 0 = never
     max_steps: int = 2000
     probe_steps: int = 8  # first steps on which gradient and update norms are recorded
-    watch_steps: int = 60  # profile: iterations watched for evidence, before the profiled ones
+    watch_steps: int = 60  # profile: iterations watched for evidence, after the profiled ones; fewer if the job ends
     profile_steps: int = 12
     seed: int | None = None  # offset added to every seed the job sets (and the seed where it sets none); None = hands off
     match_streams: bool = False  # fixed: random numbers of a batch depend on its place in the epoch, not on which worker prepares it
     loss_scale: float | None = None  # initial scale of the agent's own float16 LossScaler; None: its usual one
     warmup_steps: int = 3  # live: iterations before Hello
     record_loss: bool = True
-    nvtx: bool = False
-    nvtx_modules: int = 0  # also ranges for modules down to this depth below the entry, 0: none
+    nvtx: bool = True  # live, fixed, profile: NVTX ranges where somebody listens, see measure.nvtx
+    nvtx_modules: int = 0  # profile: in the profiled window also ranges for modules down to this depth below the entry; 0: none
     schema_version: int = SCHEMA_VERSION
+    watch_seconds: float = 4.0  # and go on watching for at least this long, so that lines can be told apart (one rank only)
+    capture: bool = False  # profile: a tool around the job captures the window (cudaProfilerApi); torch.profiler stays out of its way
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,7 @@ class Window:
     foreign_load: float = 0.0  # CPU use of processes outside this session during the window, in cores
     phase_times_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # one an iteration; {}: totals only
     throttled: str = ""  # a clock or thermal limit active during the window, in words; "": none, or not readable
+    session_load: float = 0.0  # CPU use of this session's own processes during the window, in cores; 0: not known
 
 
 @dataclass(frozen=True)

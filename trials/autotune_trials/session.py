@@ -4,6 +4,7 @@
     wait_hello()   every training process connects            live, fixed, profile
     run_plan()     a list of blocks, one report each          live
     wait_record()  the record of the whole window             fixed, profile
+    end_job()      the training ends, what is around it may finish
     close()        the whole process tree ends
 
 Whatever goes wrong is a :class:`SessionFailed` of one kind, with the logs' last lines:
@@ -21,6 +22,7 @@ import json
 import os
 import selectors
 import shutil
+import signal
 import socket
 import time
 from collections import deque
@@ -89,7 +91,7 @@ class Session:
         variables = {k: filled(v, fill) for k, v in env.items()}
         self.env = environment(self.paths, self.mark, variables, overrides or {}, cache_dir)
         self.config = config
-        self._startup_timeout_s, self._hang_timeout_s = startup_timeout_s, hang_timeout_s
+        self._startup_timeout_s, self._hang_timeout_s, self._grace_s = startup_timeout_s, hang_timeout_s, grace_s
         self._selector = selectors.DefaultSelector()
         self._inbox: deque[tuple[Connection, Any]] = deque()
         self._connections: list[Connection] = []
@@ -224,6 +226,22 @@ class Session:
             if isinstance(message, Record):
                 records[message.rank] = message
         return merge_records(records, self.hello.job.device)
+
+    def end_job(self, patience_s: float) -> None:
+        """End the training processes, and wait until the command itself has ended: a profiler around it then has its report.
+
+        A training process that ignores TERM is killed. After ``patience_s`` nobody is waited for any more.
+        """
+        pids = {rank.hello.pid for rank in self._ranks.values() if rank.hello is not None}
+        pids = {pid for pid in pids if warden.mark_of(pid) == self.mark}
+        warden.send(pids, signal.SIGTERM)
+        began = time.monotonic()
+        killed = False
+        while self.command.exit_status is None and not self.command.lost and time.monotonic() < began + patience_s:
+            self._turn(0.2)
+            if not killed and time.monotonic() > began + 5 * self._grace_s:
+                killed = True
+                warden.send({pid for pid in pids if warden.mark_of(pid) == self.mark}, signal.SIGKILL)
 
     # ------------------------------------------------------------------------------------------- waiting
 

@@ -31,12 +31,13 @@ from typing import Any
 from autotune_spaces.facts import LoaderFacts
 from autotune_trials.agent.loader_facts import (
     Settings,
-    construction_site,
+    construction_spot,
     describe,
     epoch_batches,
     is_iterable,
     own_batch_size,
     rebatches,
+    site_of,
 )
 from autotune_trials.agent.loader_iterator import close, iterator_class
 from autotune_trials.agent.loader_tracking import TrackedLoader, TrainingLoader
@@ -220,10 +221,11 @@ class LoaderHooks:
             state = self.track(loader, f"{type(loader.dataset).__name__}:0")
         return state
 
-    def track(self, loader: Any, site: str) -> TrackedLoader:
+    def track(self, loader: Any, site: str, spot: Any = None) -> TrackedLoader:
         number = self._built.get(site, 0)
         self._built[site] = number + 1
         state = TrackedLoader(self, loader, site, number)
+        state.spot = spot
         state.batch_size = own_batch_size(self.data, loader)
         try:
             length = None if is_iterable(self.data, loader) else len(loader.dataset)
@@ -309,7 +311,8 @@ def install(data_module: Any, events: Any, config: SessionConfig) -> LoaderHooks
         if hooks.closed:
             return
         try:
-            hooks.track(self, construction_site(self, sys._getframe(1)))
+            spot = construction_spot(self, sys._getframe(1))
+            hooks.track(self, site_of(spot), spot)
         except Exception:
             hooks.fault("DataLoader.__init__")
 

@@ -14,6 +14,7 @@ from autotune_trials.agent.loader_stream import batches_in
 SETTINGS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "in_order", "batch_size")
 DEFAULT_PREFETCH = 2  # torch's own, where workers are used
 _MARKS = frozenset({"get_worker_info", "_worker_info", "split_by_worker", "sharding_filter"})
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _SCANS = 400  # functions looked at in one dataset
 
 
@@ -113,17 +114,22 @@ def describe(data: Any, loader: Any, key: str, site: str, size: int | None, aske
     )
 
 
-def construction_site(loader: Any, frame: FrameType | None) -> str:
-    """"file.py:12" of the line that built ``loader``: outside torch and outside constructors of its subclasses."""
+def construction_spot(built: Any, frame: FrameType | None) -> tuple[CodeType, int] | None:
+    """(code, line) that built ``built``: outside torch, outside ourselves and outside constructors of its subclasses."""
     torch_directory = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", "") or "") + os.sep
     while frame is not None:
         code = frame.f_code
         building = code.co_name == "__init__" and bool(code.co_varnames)
-        own = building and frame.f_locals.get(code.co_varnames[0]) is loader
-        if not own and not code.co_filename.startswith((torch_directory, __file__)):
-            return f"{os.path.basename(code.co_filename)}:{frame.f_lineno}"
+        own = building and frame.f_locals.get(code.co_varnames[0]) is built
+        if not own and not code.co_filename.startswith((torch_directory, _OURS)):
+            return code, frame.f_lineno or 0
         frame = frame.f_back
-    return "?:0"
+    return None
+
+
+def site_of(spot: tuple[CodeType, int] | None) -> str:
+    """``file.py:12``"""
+    return f"{os.path.basename(spot[0].co_filename)}:{spot[1]}" if spot is not None else "?:0"
 
 
 def shards(dataset: Any, worker_init_fn: Any = None) -> bool:

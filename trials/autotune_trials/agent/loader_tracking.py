@@ -19,6 +19,7 @@ class TrackedLoader:
         self.hooks = hooks
         self.loader = weakref.ref(loader)
         self.site = site
+        self.spot: Any = None  # (code, line) that built it, None if that is not known
         self.number = number
         self.key = f"{site}#{number}"  # of its family
         self.batch_size: int | None = None  # the job's own

@@ -27,6 +27,7 @@ from autotune_trials.agent.channel import Channel
 from autotune_trials.agent.entries import is_out_of_memory
 from autotune_trials.agent.facts import loss_module, rank
 from autotune_trials.agent.live import LiveJobControl
+from autotune_trials.agent.loader_facts import construction_spot
 from autotune_trials.agent.loss import LossMeter
 from autotune_trials.agent.modes import Mode
 from autotune_trials.agent.patches import PatchSet, backward, compiling, modules, optimizer, seeds, settings, transfer
@@ -114,6 +115,7 @@ class Agent:
         self._held_at_batch = False
         self._begun = False
         self._failing = False
+        self.compiles: Any = None  # a CompileLog, in profile runs once something is compiled
         self.knobs: dict[str, Any] = {}
         self.mode = mode_for(config.mode)(self)
 
@@ -136,7 +138,7 @@ class Agent:
             self._watch_modules(True)
             self._install_loader()
             self._install_hooks()
-            if self.config.nvtx or self.config.mode == "profile":
+            if self.config.nvtx and self.config.mode != "launch":
                 self.clock.ranges = nvtx_ranges()
             self.mode.start()
             self.hold_knobs(final=False)
@@ -183,7 +185,10 @@ class Agent:
     def stop(self) -> None:
         """Step aside: every patch and setting is taken back, the job goes on alone."""
         self.stopped = True
+        ranges, self.clock.ranges = self.clock.ranges, None
         try:
+            if ranges is not None:
+                ranges.close()
             self.live.restore()
         finally:
             self.patches.restore_all()
@@ -229,6 +234,7 @@ class Agent:
         if not self._begun:
             self._begun = True
             self.clock.resume()
+            self._begin_range()
 
     def on_batch(self, loader: Any, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> None:
         if self.stopped:
@@ -320,10 +326,20 @@ class Agent:
     def before_own_compile(self, model: Any) -> None:
         """The job is about to compile: dynamo must find torch as it is."""
         if not self.stopped:
+            self.listen_to_dynamo()
             self._watch_modules(False)
             if isinstance(getattr(model, "__self__", model), self.torch.nn.Module):
                 self.own_compile = True
                 self.live.drop_entries()
+
+    def listen_to_dynamo(self) -> None:
+        """Something is about to be compiled. Graph breaks happen in warm-up, long before anything is watched."""
+        if self.config.mode == "profile":
+            if self.compiles is None:
+                from autotune_trials.agent.watching.compiles import CompileLog
+
+                self.compiles = CompileLog(self)
+            self.compiles.attach()
 
     def after_own_compile(self, compiled: Any) -> None:
         """What torch.compile made: if it is a module, it is what the job will call."""
@@ -415,10 +431,10 @@ class Agent:
 
     # ------------------------------------------------------------------ optimizer
 
-    def on_optimizer(self, built: Any) -> None:
-        """An optimizer has been built."""
+    def on_optimizer(self, built: Any, frame: Any) -> None:
+        """An optimizer has been built, called from ``frame``."""
         if not self.stopped:
-            self.live.control(built)
+            self.live.control(built).spot = construction_spot(built, frame)
 
     def before_step(self, stepping: Any, args: Any, kwargs: Any) -> Any:
         """Returns changed (args, kwargs), or None."""
@@ -546,6 +562,12 @@ class Agent:
         elif self.iterations == 1 and self.own_nothing_compiled():
             self._watch_modules(True)
         self.mode.on_iteration(iteration)
+        self._begin_range()
+
+    def _begin_range(self) -> None:
+        """In a profiler's timeline the next iteration begins here: what the agent does between two belongs to none."""
+        if self.clock.ranges is not None and not self.stopped:
+            self.clock.ranges.begin_iteration()
 
     def own_nothing_compiled(self) -> bool:
         """torch.compile was called (by a library, when it was imported), yet nothing of the job runs compiled."""

@@ -14,6 +14,7 @@ class OptimizerControl:
     def __init__(self, torch: Any, optimizer: Any) -> None:
         self._torch = torch
         self._optimizer = weakref.ref(optimizer)
+        self.spot: Any = None  # (code, line) that built it, None if that is not known
         self._own: list[tuple[Any, Any]] | None = None  # (foreach, fused) of each group, once changed
         self._own_amp_flag: Any = None
         self._own_lr: list[Any] | None = None  # during a step under a factor

@@ -1,12 +1,13 @@
 """Fixed and profile runs: the knobs hold from the start, every iteration from the first is recorded.
 
-    first iteration ────────────── steps (and min_seconds) ── [profile_steps under torch.profiler] ── Record ── wait for the end
+    first iteration ─── steps (and min_seconds) ── [profile_steps under torch.profiler ── a few with Python frames ── watched] ── Record ── wait for the end
           └ gradient and update norms of the first probe_steps
 """
 
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import sys
 from time import perf_counter
@@ -17,7 +18,8 @@ from autotune_trials.agent.facts import fingerprint, rank, startup_s, world_size
 from autotune_trials.agent.log import write_exception
 from autotune_trials.agent.loss import to_number
 from autotune_trials.agent.modes import Mode, hello
-from autotune_trials.measure.nvtx import ProfilerRanges, Several
+from autotune_trials.evidence import Evidence
+from autotune_trials.measure.nvtx import ModuleRanges, ProfilerRanges, Several
 from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.protocol import Record
 
@@ -38,7 +40,11 @@ class RecordMode(Mode):
         self._sent = False
         self._profiler: Any = None
         self._profiled = 0
-        self._trace, self._operators = "", ()
+        self._module_ranges: list[ModuleRanges] = []
+        self._trace, self._stacks = "", ""
+        self._watch: Any = None
+        self._watched = False
+        self._evidence: Evidence | None = None
         self._notes: dict[str, Any] = {}
 
     def start(self) -> None:
@@ -61,6 +67,9 @@ class RecordMode(Mode):
             agent.knob_failure = ""
         if self._greeted:
             self.show_life(iteration)
+        if self._watch is not None:
+            self._go_on_watching(iteration)
+            return
         if self._profiler is not None:
             self._go_on_profiling()
             return
@@ -109,39 +118,103 @@ class RecordMode(Mode):
             self._finish()
 
     def _finish(self) -> None:
-        """Send the record, then keep the job where it is until the tuner ends it."""
+        """Send the record, then keep the job where it is until the tuner ends it. A profile run is watched before that."""
+        if self.agent.config.mode == "profile" and not self._watched and not self.agent.config.capture:
+            self._start_watching()
+            return
         self._send(ended_early=False)
         self.agent.channel.receive()  # nothing is ever sent: this returns when the tuner has closed the socket
         self.agent.stop()
 
+    # ------------------------------------------------------------------ the watched window
+
+    def _start_watching(self) -> None:
+        from autotune_trials.agent.watching import Watch  # only here: what is timed pays nothing for it
+
+        self._watched = True
+        try:
+            with self.agent.own_time():
+                self._profiler = None  # thousands of events: the collector would walk them, and the job pay for it
+                gc.collect()
+                self._watch = Watch(self.agent)
+                self._watch.begin()
+        except Exception:
+            self._notes["watch"] = write_exception("watch").strip().splitlines()[-1]
+            self._watch = None
+            self._finish()
+
+    def _go_on_watching(self, iteration: Any) -> None:
+        self.agent.loss.end_step(keep=False)
+        if self._watch.end_iteration(iteration):
+            with self.agent.own_time():
+                self._end_watching()
+                self._finish()
+
+    def _end_watching(self) -> None:
+        if self._watch is not None:
+            self._evidence, self._watch = self._watch.finish(), None
+
     # ------------------------------------------------------------------ the profile
 
-    def _start_profiling(self) -> None:
+    def _start_profiling(self, stacks: bool = False) -> None:
+        from autotune_trials.measure.capture import CaptureWindow
         from autotune_trials.measure.profiler import ProfileWindow
         from autotune_trials.paths import SessionPaths
 
-        agent = self.agent
-        path = SessionPaths(_path(agent.config.directory)).trace(rank(agent.torch))
+        agent, paths = self.agent, SessionPaths(_path(self.agent.config.directory))
+        path = (paths.stacks_trace if stacks else paths.trace)(rank(agent.torch))
         try:
-            self._profiler = ProfileWindow(agent.torch, str(path))
+            self._profiled = 0
+            self._profiler = CaptureWindow(agent.torch) if agent.config.capture else ProfileWindow(agent.torch, str(path), stacks)
             self._profiler.start()
-            agent.clock.ranges = Several(agent.clock.ranges, ProfilerRanges(agent.torch))
+            if not agent.config.capture:
+                agent.clock.ranges = Several(agent.clock.ranges, ProfilerRanges(agent.torch))
+            self._draw_modules()
         except Exception:
             self._give_up_profile()
 
+    def _draw_modules(self) -> None:
+        """Ranges for the modules below what the job calls, for the length of the profiled window."""
+        agent, depth = self.agent, self.agent.config.nvtx_modules
+        if not depth or agent.clock.ranges is None:
+            return
+        if agent.own_compile or any(entry.compiled for entry in agent.live.entries):
+            self._notes["nvtx_modules"] = "the model is compiled: inside it there are no modules to draw"
+            return
+        roots = [entry.module for entry in agent.live.entries if entry.alive]
+        self._module_ranges = [ModuleRanges(agent.clock.ranges, root, depth) for root in roots]
+        if not any(ranges.names for ranges in self._module_ranges):
+            self._notes["nvtx_modules"] = "no module with children was seen called in training"
+
+    def _close_ranges(self) -> None:
+        """What was drawn for the profile ends with it."""
+        for drawn in self._module_ranges:
+            drawn.remove()
+        self._module_ranges = []
+        if self.agent.clock.ranges is not None:
+            self.agent.clock.ranges.close()
+            self.agent.clock.ranges = None
+
     def _go_on_profiling(self) -> None:
+        from autotune_trials.measure.profiler import STACK_STEPS
+
         agent = self.agent
         agent.loss.end_step(keep=False)
         try:
             self._profiler.step()
             self._profiled += 1
-            if self._profiled < agent.config.profile_steps:
+            if self._profiled < (STACK_STEPS if self._trace else agent.config.profile_steps):
                 return
             with agent.own_time():
-                agent.clock.ranges.close()
-                agent.clock.ranges = None
-                self._operators = self._profiler.stop()
-                self._trace = self._profiler._path
+                self._close_ranges()
+                if agent.config.capture:
+                    self._profiler.stop()
+                elif self._trace:
+                    self._stacks = self._profiler.stop()
+                else:
+                    self._trace = self._profiler.stop()
+                    self._start_profiling(stacks=True)
+                    return
         except Exception:
             self._give_up_profile()
             return
@@ -150,7 +223,7 @@ class RecordMode(Mode):
     def _give_up_profile(self) -> None:
         """A record without a trace is still a record."""
         self._notes["profile"] = write_exception("profile").strip().splitlines()[-1]
-        self.agent.clock.ranges = None
+        self._close_ranges()
         self._finish()
 
     # ------------------------------------------------------------------ the record
@@ -187,7 +260,8 @@ class RecordMode(Mode):
                 seeds_seen=agent.seeds_seen,
                 ended_early=ended_early,
                 trace=self._trace,
-                operators=self._operators,
+                stacks=self._stacks,
+                evidence=self._evidence,
                 notes=notes,
             )
         )
@@ -215,6 +289,7 @@ class RecordMode(Mode):
                 self._greet()
             if not hasattr(self, "_result"):
                 self._result = self._window.close()
+            self._end_watching()
             if not self._fingerprint:
                 self._fingerprint = fingerprint(agent)
             self._send(ended_early=True)

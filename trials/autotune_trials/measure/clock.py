@@ -52,6 +52,8 @@ class PhaseClock:
             be filled in later: by :meth:`finish` at the latest.
         """
         self.switch(OTHER)
+        if self.ranges is not None:
+            self.ranges.end_iteration()
         spent, self.spent = self.spent, [0.0] * (AWAY + 1)
         return spent, spent
 

@@ -29,6 +29,7 @@ class Snapshot:
 class Load:
     cpu_pressure: float
     foreign_load: float
+    session_load: float = 0.0  # cores used by this session's own processes
 
 
 def snapshot() -> Snapshot:
@@ -43,7 +44,8 @@ def between(start: Snapshot, end: Snapshot) -> Load:
         return Load(0.0, 0.0)
     pressure = min(1.0, max(0.0, (end.pressure_s - start.pressure_s) / elapsed))
     foreign = max(0.0, (end.busy_s - start.busy_s) - (end.session_s - start.session_s)) / elapsed
-    return Load(pressure, foreign if end.busy_s else 0.0)
+    session = max(0.0, end.session_s - start.session_s) / elapsed
+    return Load(pressure, foreign if end.busy_s else 0.0, session)
 
 
 @dataclass(frozen=True)

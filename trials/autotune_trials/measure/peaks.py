@@ -1,109 +1,234 @@
-"""What this machine reaches at best: FLOP/s of a large matmul at each type, bytes/s of a large copy.
+"""What this machine reaches: matmul at each number format, memory bandwidth, and the cost of a call that does nothing.
 
-    python -m autotune_trials.measure.peaks --threads 8        {"float32": 1.1e12, "bfloat16": 3.2e12, "memory": 8.0e10}
+    python -m autotune_trials.measure.peaks [--threads N] [--device cuda] [--fresh]      prints one JSON object
 
-The two ceilings of a roofline (Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009), as this machine reaches them
-and not as its data sheet promises. Run in a process of its own, with nothing else at work; takes a few seconds.
+    round 1 │ float32 │ bfloat16 … │ copy │ triad │   round 2 │ float32 │ …      best of all rounds
+
+Measured in a process of its own, a few seconds in all, and kept in the user's cache directory under the fingerprint of hardware and
+software. Rounds take turns, so that something else running for a while spoils one round of each and not all of one. What was
+measured while tasks waited for a CPU is used but not kept. Units: FLOP/s (2·n³ a product of n×n matrices), bytes/s (what is
+read and what is written, once each), seconds for ``dispatch``.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-SECONDS_EACH = 0.8  # measured a peak, after warming up
-FEWEST_REPEATS = 4
-LONGEST_CALL_S = 0.15  # a matmul is made as large as fits in this: several repeats, and far from call overhead
-SIDES = (512, 1024, 2048, 4096, 8192)
-COPIED_BYTES = {"cpu": 256 * 2**20, "cuda": 2**30}  # at least; beyond every cache
-CACHES = 4  # ... and this many times the largest cache
+from autotune_spaces import machine
+
+SCHEMA_VERSION = 1
+ROUNDS = 5
+SHORTEST_S = {"cpu": 0.03, "cuda": 0.002}  # a product is made larger until it takes this long: the call itself is then nothing
+LARGEST = {"cpu": 4096, "cuda": 16384}
+ROUND_S = 0.1  # of each measurement in each round
+LEAST_BYTES = 1 << 26  # of one array of the bandwidth measurement
+CACHES = 4  # arrays are this many times the last cache, as STREAM asks (J. McCalpin, "STREAM: sustainable memory bandwidth")
+LARGEST_SHARE = 0.1  # of free memory, all three arrays
+CALLS = 300  # of the call that does nothing
+QUIET = 0.1  # share of time in which tasks may have waited for a CPU
 
 
-def measure(threads: int | None = None, device: str = "") -> dict[str, float]:
-    """Peaks by name: "float32", "tf32", "bfloat16", "float16" in FLOP/s, "memory" in bytes/s (read and written).
+def measure(torch: Any, device: str) -> dict[str, float]:
+    """Peaks of ``device`` with the threads torch has now. See the module for units."""
+    runs = workloads(torch, device)
+    best = dict.fromkeys(runs, 0.0)
+    for _ in range(ROUNDS):
+        for name, (amount, run) in runs.items():
+            until = perf_counter() + ROUND_S
+            while True:
+                best[name] = max(best[name], amount / _seconds(torch, device, run))
+                if perf_counter() > until:
+                    break
+    memory = max(best.pop("copy"), best.pop("triad"))
+    return {**best, "memory": memory, "dispatch": _dispatch_s(torch, device)}
 
-    Only types that this device computes natively are measured: bfloat16 on a CPU without support for it is slower than
-    float32 and no ceiling of anything. ``threads``: torch's intra-op threads, as the job has them; ``device``: "cpu", "cuda",
-    or "" for CUDA where there is any.
-    """
-    import torch
 
-    if threads:
-        torch.set_num_threads(threads)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    found = {"memory": _memory(torch, device)}
-    for name in _types(torch, device):
-        torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
-        found[name] = _matmul(torch, device, torch.float32 if name == "tf32" else getattr(torch, name))
-    torch.backends.cuda.matmul.allow_tf32 = False
+def workloads(torch: Any, device: str) -> dict[str, tuple[float, Callable[[], Any]]]:
+    """What is run: name -> FLOPs or bytes of one run, the run."""
+    runs: dict[str, tuple[float, Callable[[], Any]]] = {}
+    for name, dtype, tf32 in formats(torch, device):
+        try:
+            runs[name] = _product(torch, device, dtype, tf32)
+        except RuntimeError:  # "not implemented for 'Half'", out of memory
+            continue
+    copied, added = _bandwidth(torch, device)
+    return {**runs, "copy": copied, "triad": added}
+
+
+def formats(torch: Any, device: str) -> list[tuple[str, Any, bool]]:
+    """Name, type and use of TF32 of the number formats that ``device`` computes natively: bfloat16 on a processor without support for it
+    is slower than float32 and no ceiling of anything, and so is float16 on any."""
+    found = [("float32", torch.float32, False)]
+    if device == "cuda":
+        found.append(("float16", torch.float16, False))
+        if torch.cuda.get_device_capability()[0] >= 8:
+            found += [("tf32", torch.float32, True), ("bfloat16", torch.bfloat16, False)]
+    elif machine.cpu()[1] & {"avx512_bf16", "amx_bf16"}:
+        found.append(("bfloat16", torch.bfloat16, False))
     return found
 
 
-def _types(torch: Any, device: str) -> list[str]:
+def _product(torch: Any, device: str, dtype: Any, tf32: bool) -> tuple[float, Callable[[], Any]]:
+    """A product of square matrices, large enough to measure."""
+    size = 256 if device == "cpu" else 2048
+
+    def make(n: int) -> Callable[[], Any]:
+        a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+        out = torch.empty(n, n, device=device, dtype=dtype)
+
+        def run() -> Any:
+            if device == "cuda":
+                torch.backends.cuda.matmul.allow_tf32 = tf32
+            return torch.mm(a, b, out=out)
+
+        return run
+
+    run = make(size)
+    _seconds(torch, device, run)  # the first call chooses its kernel
+    while size < LARGEST[device] and min(_seconds(torch, device, run) for _ in range(2)) < SHORTEST_S[device]:
+        size *= 2
+        run = make(size)
+        _seconds(torch, device, run)
+    return 2.0 * size**3, run
+
+
+def _bandwidth(torch: Any, device: str) -> tuple[tuple[float, Callable[[], Any]], tuple[float, Callable[[], Any]]]:
+    """A copy, and a triad a = b + s·c, of arrays that no cache holds. Not in place: a processor first fetches what it is about to
+    write, STREAM does not count that, and most operators write to memory of their own."""
+    wanted = max(LEAST_BYTES, CACHES * _last_cache_bytes())
     if device == "cuda":
-        major = torch.cuda.get_device_capability()[0]
-        return ["float32", "float16"] + (["tf32", "bfloat16"] if major >= 8 else [])
-    from autotune_spaces.machine import cpu
-
-    _, flags = cpu()
-    return ["float32"] + (["bfloat16"] if flags & {"avx512_bf16", "amx_bf16"} else [])
+        wanted = max(wanted, 1 << 30)
+    count = int(min(wanted, LARGEST_SHARE * _free_bytes(torch, device) / 3)) // 4
+    a, b, c = (torch.ones(count, device=device) for _ in range(3))
+    return (2.0 * 4 * count, lambda: a.copy_(b)), (3.0 * 4 * count, lambda: torch.add(b, c, alpha=3.0, out=a))
 
 
-def _matmul(torch: Any, device: str, dtype: Any) -> float:
-    """FLOP/s of the best of several square matmuls: 2 n³ each."""
-    best = 0.0
-    for side in SIDES:
-        a, b = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
-        out = torch.empty(side, side, device=device, dtype=dtype)
-        seconds = _fastest(torch, device, lambda a=a, b=b, out=out: torch.mm(a, b, out=out))  # type: ignore[misc]
-        best = max(best, 2.0 * side**3 / seconds)
-        if 8 * seconds > LONGEST_CALL_S:  # the next side takes eight times as long
-            break
-    return best
+def _seconds(torch: Any, device: str, run: Callable[[], Any]) -> float:
+    if device == "cuda":
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+    began = perf_counter()
+    run()
+    return perf_counter() - began
 
 
-def _memory(torch: Any, device: str) -> float:
-    """Bytes/s of a copy, counted as read once and written once (as STREAM counts it)."""
-    nbytes = max(COPIED_BYTES[device], CACHES * _largest_cache() if device == "cpu" else 0)
-    source = torch.ones(nbytes // 4, device=device)
-    target = torch.empty_like(source)
-    return 2.0 * nbytes / _fastest(torch, device, lambda: target.copy_(source))
+def _dispatch_s(torch: Any, device: str) -> float:
+    """Median time of an addition of two numbers under the profiler as the profiled window has it on: the profiler's own cost is in
+    the operators' times as well. On a device the time between two such calls, which the host needs for each kernel."""
+    profiler = torch.profiler
+    one = torch.ones(1, device=device)
+    activities = [profiler.ProfilerActivity.CPU] + ([profiler.ProfilerActivity.CUDA] if device == "cuda" else [])
+    with profiler.profile(activities=activities, record_shapes=True, profile_memory=True) as profile:
+        for _ in range(CALLS):
+            one.add(one)
+        if device == "cuda":
+            torch.cuda.synchronize()
+    calls = sorted(
+        (e.time_range.start, e.time_range.end) for e in profile.events() if e.name == "aten::add" and e.device_type == torch.autograd.DeviceType.CPU
+    )
+    if device == "cuda":
+        spans = [later[0] - earlier[0] for earlier, later in zip(calls, calls[1:], strict=False)]
+    else:
+        spans = [end - start for start, end in calls]
+    return float(sorted(spans)[len(spans) // 2]) / 1e6 if spans else 0.0
 
 
-def _fastest(torch: Any, device: str, call: Callable[[], Any]) -> float:
-    """Seconds of the fastest call: whatever disturbs makes a call slower, never faster."""
-    wait: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else lambda: None
-    call()
-    wait()
-    best, began, repeats = float("inf"), perf_counter(), 0
-    while repeats < FEWEST_REPEATS or perf_counter() - began < SECONDS_EACH:
-        start = perf_counter()
-        call()
-        wait()
-        best = min(best, perf_counter() - start)
-        repeats += 1
-    return best
-
-
-def _largest_cache() -> int:
-    """Bytes of the last-level cache, 0 if unknown; at most 256 MiB, for two buffers of four times that must fit."""
-    from pathlib import Path
-
-    sizes = [0]
+def _last_cache_bytes() -> int:
+    largest = 0
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text().strip()
-        if text[:-1].isdigit():
-            sizes.append(int(text[:-1]) * {"K": 2**10, "M": 2**20, "G": 2**30}.get(text[-1], 1))
-    return min(max(sizes), 2**28)
+        factor = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:], 1)
+        largest = max(largest, int(text.rstrip("KM") or 0) * factor)
+    return largest
+
+
+def _free_bytes(torch: Any, device: str) -> float:
+    if device == "cuda":
+        return float(torch.cuda.mem_get_info()[0])
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):
+        return 4.0 * (1 << 30)
+
+
+# ---------------------------------------------------------------- kept
+
+
+def fingerprint(torch: Any, device: str) -> dict[str, Any]:
+    """What the peaks depend on."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found = {"cpu": machine.cpu()[0], "cores": cores, "threads": torch.get_num_threads(), "torch": torch.__version__, "device": device,
+             "schema_version": SCHEMA_VERSION}  # fmt: skip
+    if device == "cuda":
+        found |= {"name": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+    return found
+
+
+def cache_file(of: Mapping[str, Any]) -> Path:
+    """``$XDG_CACHE_HOME/autotune/peaks-<hash>.json``."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    digest = hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:16]
+    return Path(base) / "autotune" / f"peaks-{digest}.json"
+
+
+def load(of: Mapping[str, Any]) -> dict[str, float] | None:
+    """What was measured before under the same fingerprint; None if nothing was, or it cannot be read."""
+    try:
+        data = json.loads(cache_file(of).read_text("utf-8"))
+        return {str(k): float(v) for k, v in data["peaks"].items()} if data["fingerprint"] == dict(of) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def save(of: Mapping[str, Any], peaks: Mapping[str, float]) -> None:
+    """Keep for the next run. A directory that cannot be written is no reason to fail."""
+    from autotune_trials.paths import publish
+
+    try:
+        path = cache_file(of)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        publish(path, json.dumps({"fingerprint": dict(of), "peaks": dict(peaks)}, indent=1))
+    except OSError:
+        pass
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m autotune_trials.measure.peaks", description="Measure what this machine reaches; prints JSON.")
+    parser.add_argument("--threads", type=int, default=0, help="threads of torch; 0: as torch has it")
+    parser.add_argument("--device", choices=("", "cpu", "cuda"), default="", help="default: cuda where there is one")
+    parser.add_argument("--fresh", action="store_true", help="measure even if it was measured before")
+    given = parser.parse_args(words)
+
+    import torch
+
+    from autotune_trials.measure.machine_load import between, snapshot
+
+    device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if given.threads > 0:
+        torch.set_num_threads(given.threads)
+    of = fingerprint(torch, device)
+    peaks = None if given.fresh else load(of)
+    kept = peaks is not None
+    if peaks is None:
+        before = snapshot()
+        peaks = measure(torch, device)
+        if between(before, snapshot()).cpu_pressure <= QUIET:
+            save(of, peaks)
+    json.dump({"peaks": peaks, "fingerprint": of, "kept": kept}, sys.stdout)
+    print()
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--threads", type=int, default=None)
-    parser.add_argument("--device", default="")
-    asked = parser.parse_args()
-    json.dump(measure(asked.threads, asked.device), sys.stdout)
+    main()

@@ -78,4 +78,5 @@ class WindowRecorder:
             cpu_pressure=load.cpu_pressure if load is not None else 0.0,
             foreign_load=load.foreign_load if load is not None else 0.0,
             throttled=throttled,
+            session_load=load.session_load if load is not None else 0.0,
         )

@@ -28,6 +28,7 @@ class Patch:
         self._own = vars(owner).get(attribute, _ABSENT)
         self._wrapper: Any = None
         self.active = False
+        self._above: Any = None  # what others had patched on top of us when we were taken back
 
     def apply(self) -> None:
         """Put the wrapper in place. Idempotent."""
@@ -36,6 +37,9 @@ class Patch:
         if self._wrapper is None:
             self._wrapper = self._make(self, self.original)
         self.active = True
+        present = vars(self.owner).get(self.attribute, _ABSENT)
+        if present is self._wrapper or (self._above is not None and present is self._above):
+            return  # still in place, beneath the other's
         setattr(self.owner, self.attribute, self._wrapper)
 
     def restore(self) -> None:
@@ -43,8 +47,11 @@ class Patch:
         if not self.active:
             return
         self.active = False
-        if vars(self.owner).get(self.attribute) is not self._wrapper:
+        present = vars(self.owner).get(self.attribute)
+        if present is not self._wrapper:
+            self._above = present
             return
+        self._above = None
         if self._own is _ABSENT:
             delattr(self.owner, self.attribute)
         else:

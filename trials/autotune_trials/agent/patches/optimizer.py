@@ -17,7 +17,7 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
             if patch.active:
-                agent.on_optimizer(self)
+                agent.on_optimizer(self, sys._getframe(1))
 
         return __init__
 

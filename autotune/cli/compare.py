@@ -1,0 +1,49 @@
+"""``autotune compare RUN_A RUN_B``: two finished runs beside each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+WHICH = "A run's directory, its name under autotune-runs/, or a result.json."
+
+
+def compare(
+    run_a: Annotated[str, typer.Argument(help=WHICH, show_default=False)],
+    run_b: Annotated[str, typer.Argument(help="The other one.", show_default=False)],
+    html: Annotated[Path | None, typer.Option("--html", help="Write the comparison as a page, too.", show_default=False)] = None,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Compare runs of unlike hardware, torch or commands all the same.")] = False,
+) -> None:
+    """Compare two finished runs: verdicts, knobs, times, operators and findings.
+
+    Runs of other hardware, another torch version or another command are refused, as their times say nothing of the settings.
+
+    Example: autotune compare digits.1 digits --html compare.html
+    """
+    from autotune.cli.show import find_result, print_captured
+    from autotune.errors import InputError
+    from autotune.report.compare_terminal import print_comparison
+    from autotune.report.comparison import compare as compare_results
+    from autotune.report.result_file import load_result
+
+    paths = [find_result(run) for run in (run_a, run_b)]
+    if paths[0].resolve() == paths[1].resolve():
+        raise InputError("both are the same run", where=f"{run_a} and {run_b}", expected="two runs")
+    comparison = compare_results(*(load_result(path) for path in paths))
+    if comparison.differences and not anyway:
+        raise InputError(
+            "these runs are unlike, so their figures do not compare: " + "; ".join(comparison.differences), where=f"{run_a} and {run_b}",
+            expected="two runs of one command, on the same hardware, with the same torch",
+            remedy="--anyway compares them all the same",
+        )
+    print_captured(lambda console: print_comparison(console, comparison))
+    if html is not None:
+        from autotune.report.compare_page import write_comparison
+
+        try:
+            write_comparison(comparison, html)
+        except OSError as error:
+            raise InputError(f"cannot be written: {error.strerror or error}", where=str(html), expected="a file in a directory that exists") from None
+        typer.echo(f"page: {html}")

@@ -1,0 +1,132 @@
+"""``autotune profile job.yaml``: why the job takes the time it takes. Nothing is tuned."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune.errors import InputError
+
+if TYPE_CHECKING:
+    from autotune.explain.nsight import Tool
+    from autotune.job.spec import JobSpec
+    from autotune.results import Profile
+    from autotune_spaces.base import Value
+
+
+def profile(
+    job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KNOB=VALUE", help="With this knob set; repeatable.", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option(help="Where page and traces go. [default: autotune-runs/<name>-profile]", show_default=False)] = None,
+    nvtx_modules: Annotated[int, typer.Option(min=0, max=2, help="Also draw the model's modules in the timeline, down to this depth.")] = 0,
+    nsys: Annotated[bool, typer.Option("--nsys", help="Also capture the window with Nsight Systems, where it is installed.")] = False,
+    ncu: Annotated[bool, typer.Option("--ncu", help="Also measure the top kernels with Nsight Compute, where it is installed.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print summary.json instead.")] = False,
+) -> None:
+    """Say why a training job takes the time it takes: bottleneck, operators, findings and a trace. Nothing is tuned.
+
+    The job runs once, for a few seconds after its warm-up. An earlier profile is moved aside, not deleted.
+    """
+    from autotune.cli.run import tools_asked
+    from autotune.job.load import check_run_dir, load_job
+
+    spec = with_settings(load_job(job), settings or [])
+    directory = (out or Path("autotune-runs") / f"{spec[0].name}-profile").absolute()
+    check_run_dir(directory)
+    found = profile_job(*spec, directory, nvtx_modules=nvtx_modules, tools=tools_asked(nsys, ncu), shown=not json)
+    if json:
+        typer.echo((directory / SUMMARY).read_text(encoding="utf-8").rstrip("\n"))
+    else:
+        _print(found, directory, job)
+
+
+SUMMARY = "summary.json"
+
+
+def with_settings(spec: JobSpec, settings: list[str]) -> tuple[JobSpec, dict[str, Value]]:
+    """The configuration that ``KNOB=VALUE`` words mean, and the job with those knobs in its search space.
+
+    Raises:
+        InputError: no such knob, or a value it can never have.
+    """
+    import yaml
+
+    from autotune.job.mistakes import nearest
+    from autotune_spaces.knobs import create, names
+
+    config: dict[str, Value] = {}
+    for setting in settings:
+        name, sign, text = setting.partition("=")
+        known = {k.name: k for k in spec.search_space.knobs}
+        if not sign or (name not in known and name not in names()):
+            close = nearest(name, [*known, *names()])
+            raise InputError(
+                "there is no such knob" if sign else "it has no value", where=f"--set {setting}", expected="KNOB=VALUE, e.g. num_workers=4",
+                remedy=f"did you mean {close}?" if close and close != name else "`autotune knobs` lists them",
+            )
+        knob = known.get(name) or create(name)
+        try:
+            value = knob.parse(yaml.safe_load(text))
+        except yaml.YAMLError:
+            value = text
+        wrong = knob.check_value(value)
+        if wrong:
+            raise InputError(wrong, where=f"--set {setting}", expected=knob.range or f"a value of {name}", remedy=f"`autotune knobs {name}` explains it")
+        if name not in known:
+            spec = replace(spec, search_space=replace(spec.search_space, knobs=(*spec.search_space.knobs, knob)))
+        config[name] = value
+    return spec, config
+
+
+def profile_job(
+    spec: JobSpec, config: dict[str, Value], directory: Path, *, nvtx_modules: int = 0, tools: tuple[Tool, ...] = (), shown: bool = True
+) -> Profile:
+    """Profile ``spec`` with ``config`` and write summary.json, profile.html and the traces to ``directory``.
+
+    Raises:
+        BaselineError, HookError: the job fails, or the agent cannot get in.
+    """
+    from autotune.cli.run import move_aside
+    from autotune.executors.local import LocalExecutor
+    from autotune.journal import Journal
+    from autotune.report.profile import status, write_profile
+    from autotune.report.terminal import QuietProgress
+    from autotune.results import Profile
+    from autotune.stages.bench import Bench
+    from autotune.stages.profile import explain_alone
+    from autotune.tracking.untracked import Untracked
+    from autotune.tuner import environment
+
+    began = time.monotonic()
+    move_aside(directory)
+    journal = Journal(directory / "journal.jsonl", lambda before: before + time.monotonic() - began)
+    with closing(journal), closing(LocalExecutor(spec, directory)) as executor, status(spec.name, shown):
+        bench = Bench(spec, executor, journal, QuietProgress(), Untracked(), directory, nsight=tools, nvtx_modules=nvtx_modules)
+        observation, explanation, record = explain_alone(bench, config)
+        notes = (*explanation.notes, *(str(record.notes[key]) for key in ("nvtx_modules",) if key in record.notes))
+        found = Profile(
+            spec.name, config, observation, replace(explanation, notes=notes), round(time.monotonic() - began, 1),
+            environment(bench, observation), dict(record.no_effect),
+        )  # fmt: skip
+    write_profile(found, directory)
+    return found
+
+
+def _print(found: Profile, directory: Path, job: Path) -> None:
+    import sys
+
+    from autotune.report import words
+    from autotune.report.profile import profile_text
+
+    width = None
+    if sys.stdout.isatty():
+        import shutil
+
+        width = shutil.get_terminal_size().columns
+    text = profile_text(found, directory, job, width)
+    typer.echo(words.for_encoding(text.rstrip("\n"), sys.stdout.encoding or "ascii"))

@@ -1,0 +1,111 @@
+"""The roofline of an operator: what its FLOPs and bytes need at least on this machine, and what it took.
+
+                 peak of its type ─────────────────   compute-bound: the arithmetic needs longer than the memory
+    FLOP/s      ╱
+               ╱ ← bandwidth · intensity              memory-bound: the memory needs longer than the arithmetic
+              ╱
+             └──────────── FLOP a byte ────────────   overhead-bound: the call itself needs longer than its work
+
+    ideal = max(FLOPs / peak, bytes / bandwidth)      Williams, Waterman, Patterson: Roofline, CACM 52 (2009) 65
+
+Pure functions of numbers. The peaks are measured (:mod:`autotune_trials.measure.peaks`), so is the time of a call that does
+nothing, ``dispatch``. Where ``dispatch`` is above ``ideal``, most of the least possible time of a call is not its work; such a call is
+overhead-bound if it took ``SLOWER`` times its ideal or more, as it then neither computes nor moves data for most of its time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autotune.explain.flops import hands_on
+from autotune.explain.records import Operator
+from autotune.report.words import duration_words
+
+SLOWER = 2.0  # more than half of the call is not its work: the majority decides, no figure from elsewhere
+HANDED_ON = "the work is done, and counted, by the"  # how the reason of a row begins whose operators others do the work for
+CACHED = 1.15  # above the roof by more than the error allowed to a measured peak (15 %): the data were in a cache
+
+
+@dataclass(frozen=True)
+class Roof:
+    """What bounds an operator of one type."""
+
+    flops_per_s: float
+    bytes_per_s: float
+    dispatch_s: float  # of a call that does nothing
+    dtype: str  # the peak that was taken: "float32", "tf32", "bfloat16", "float16"
+
+    @property
+    def ridge(self) -> float:
+        """FLOP a byte from which arithmetic bounds."""
+        return self.flops_per_s / self.bytes_per_s
+
+
+def roof_for(dtypes: str, peaks: Mapping[str, float], tf32: bool = False) -> Roof | None:
+    """The roof for operands of these types (as :attr:`Operator.dtypes`); None if nothing was measured.
+
+    The type is that of the first floating-point operand. Without a peak of its own (float64, integers) float32's is taken.
+    """
+    if not peaks.get("memory") or not peaks.get("float32"):
+        return None
+    dtype = next((d for d in dtypes.split() if d in ("bfloat16", "float16", "float32")), "float32")
+    if dtype == "float32" and tf32 and peaks.get("tf32"):
+        dtype = "tf32"
+    if not peaks.get(dtype):
+        dtype = "float32"
+    return Roof(peaks[dtype], peaks["memory"], peaks.get("dispatch", 0.0), dtype)
+
+
+def judged(rows: Sequence[Operator], peaks: Mapping[str, float], tf32: bool = False) -> tuple[Operator, ...]:
+    """Every row with its verdict. ``tf32``: float32 products may use it; convolutions may wherever the device can, by torch's default."""
+    return tuple(judge(row, roof_for(row.dtypes, peaks, tf32 or "conv" in row.name)) for row in rows)
+
+
+def judge(row: Operator, roof: Roof | None) -> Operator:
+    """The row with what bounds it, how far from the roof it is, and why in a sentence."""
+    if row.flops is None or row.nbytes is None:
+        if (hands_on(row.name) or row.why.startswith(HANDED_ON)) and row.self_time_s > 0:
+            return replace(row, bound="overhead", why=_sentence(row.why or "it only calls others") + " What it takes itself is dispatch.")
+        return replace(row, why=_sentence(f"not judged: {row.why}" if row.why else "not judged"))
+    if row.mean_s <= 0:
+        return replace(row, why="Not judged: it took no time of its own.")
+    if row.flops == 0 and row.nbytes == 0:
+        return replace(row, bound="overhead", why=f"It moves and computes nothing; a call takes {duration_words(row.mean_s)}.")
+    achieved = row.flops / row.mean_s if row.flops else row.nbytes / row.mean_s
+    if roof is None:
+        return replace(row, achieved=achieved, why="Not judged: the peaks of this machine were not measured.")
+    compute_s, memory_s = row.flops / roof.flops_per_s, row.nbytes / roof.bytes_per_s
+    ideal_s = max(compute_s, memory_s)
+    of_roof = ideal_s / row.mean_s
+    needed = " and ".join(rate_words(v, u) for v, u in ((row.flops, "FLOP"), (row.nbytes, "B")) if v)
+    took = f"a call takes {duration_words(row.mean_s)}, its {needed} need {duration_words(ideal_s)}"
+    if ideal_s < roof.dispatch_s and row.mean_s >= SLOWER * ideal_s:
+        why = f"{took}: less than the {duration_words(roof.dispatch_s)} that calling any operator takes here."
+        return replace(row, achieved=achieved, bound="overhead", of_roof=min(of_roof, 1.0), why=_capital(why))
+    bound = "compute" if compute_s >= memory_s else "memory"
+    what = f"at the {roof.dtype} peak" if bound == "compute" else "at the memory's bandwidth"
+    why = f"{took} {what}: {100 * min(of_roof, 1.0):.0f} % of the roof."
+    if of_roof > CACHED:
+        fewer = "the peak was measured too low, or its algorithm needs fewer products (Winograd)."
+        why += " It is above it: " + ("its data were in a cache, or it writes where it reads." if bound == "memory" else fewer)
+    return replace(row, achieved=achieved, bound=bound, of_roof=min(of_roof, 1.0), why=_capital(why))
+
+
+def rate_words(value: float, unit: str) -> str:
+    """``3.21 GFLOP``, ``17.5 MB``, ``850 GB/s``: three digits, powers of 1000."""
+    if not math.isfinite(value):
+        return "–"
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= 0.9995 * factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
+
+
+def _sentence(text: str) -> str:
+    return _capital(text if text.endswith((".", "…")) else f"{text}.")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

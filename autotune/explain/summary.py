@@ -1,0 +1,145 @@
+"""The performance summary of one configuration: reader cost, batch cost, ips and their kin.
+
+    │ left out │ timed iterations: costs, rates, cores in use, memory │ watched │ profiled: device, copies, FLOPs │
+                 nothing of the profiler is on                                    shares and counts only, no times
+
+Terms and shape are those of Paddle's profiler (``paddle.profiler.benchmark``: reader_cost, batch_cost, ips, reader ratio).
+Times come from iterations in which nothing watches or profiles; from the profiled ones only what profiling does not
+stretch: counts, bytes, and the share of the time the device has work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, pvariance
+
+from autotune.explain.records import Operator, Peak, PerfSummary
+from autotune.explain.roofline import roof_for
+from autotune.explain.trace import Trace
+from autotune.verdict.timing import drop_start, warm_up_end
+from autotune_trials.protocol import Window
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Host-to-device copies over some iterations."""
+
+    nbytes: float  # in all
+    seconds: float  # on the device's copy engine, in all; 0: not known
+    steps: int
+
+
+@dataclass(frozen=True)
+class Compute:
+    """What a step computes, and the most this machine was measured to do in that number format."""
+
+    flops: float  # a step, forward and backward
+    peak: float | None = None  # FLOP/s
+    peak_name: str = ""  # "float32"
+
+
+def summarize(
+    window: Window, *, device: str, cores: int, busy_share: float | None = None, copies: Copies | None = None,
+    compute: Compute | None = None,
+) -> PerfSummary | None:
+    """The summary of ``window``; None if it holds no iterations.
+
+    Args:
+        window: timed iterations from the first of the process on; warm-up is found and left out here.
+        device: where the job computes, "cpu" or "cuda".
+        cores: cores the job may use.
+        busy_share: of the profiled window, the device at work, 0..1; CUDA only.
+    """  # fmt: skip
+    skipped = warm_up_end(window.times_s) if window.times_s else 0
+    steady = drop_start(window, skipped)
+    times, samples = steady.times_s, steady.samples
+    if not times or min(times) <= 0:
+        return None
+    reader_s = fmean(steady.data_s) if steady.data_s else steady.phases_s.get("data", 0.0) / len(times)
+    batch_s = fmean(times)
+    ips = [count / seconds for count, seconds in zip(samples, times, strict=True)]
+    used, used_of = utilisation(window, device, cores, busy_share)
+    return PerfSummary(
+        reader_cost_s=reader_s,
+        batch_cost_s=batch_s,
+        reader_ratio=reader_s / batch_s,
+        ips_mean=sum(samples) / sum(times),  # all samples over all time: the mean of single rates would flatter
+        ips_max=max(ips),
+        ips_min=min(ips),
+        ips_variance=pvariance(ips),
+        steps=len(times),
+        steps_skipped=len(window.times_s) - len(times),
+        device_utilisation=used,
+        utilisation_of=used_of,
+        peak_memory_gib=window.peak_memory_gib,
+        host_to_device_bytes=copies.nbytes / copies.steps if copies is not None and copies.steps else None,
+        host_to_device_bytes_per_s=copies.nbytes / copies.seconds if copies is not None and copies.seconds > 0 else None,
+        model_flops=compute.flops if compute is not None else None,
+        mfu=compute.flops / batch_s / compute.peak if compute is not None and compute.peak else None,
+        mfu_of=f"of the measured {compute.peak_name} peak" if compute is not None and compute.peak else "",
+    )
+
+
+def utilisation(window: Window, device: str, cores: int, busy_share: float | None) -> tuple[float | None, str]:
+    """(share, what it is a share of)."""
+    if device == "cuda":
+        return busy_share, "of the profiled time, the device at work" if busy_share is not None else ""
+    if not window.session_load or cores < 1:
+        return None, ""
+    return min(window.session_load / cores, 1.0), f"of the {cores} core{'s' * (cores != 1)} this job may use"
+
+
+def metrics(summaries: Mapping[str, PerfSummary | None]) -> dict[str, float]:
+    """Under fixed keys, ``summary/<side>/<name>``, for the tracker; what is not known is left out."""
+    found: dict[str, float] = {}
+    for side, summary in summaries.items():
+        if summary is None:
+            continue
+        values: dict[str, float | None] = {
+            "reader_cost_ms": 1e3 * summary.reader_cost_s,
+            "batch_cost_ms": 1e3 * summary.batch_cost_s,
+            "reader_ratio": summary.reader_ratio,
+            "ips": summary.ips_mean,
+            "ips_max": summary.ips_max,
+            "ips_min": summary.ips_min,
+            "ips_variance": summary.ips_variance,
+            "steps": float(summary.steps),
+            "steps_skipped": float(summary.steps_skipped),
+            "device_utilisation": summary.device_utilisation,
+            "peak_memory_gib": summary.peak_memory_gib,
+            "host_to_device_bytes": summary.host_to_device_bytes,
+            "host_to_device_bytes_per_s": summary.host_to_device_bytes_per_s,
+            "model_flops": summary.model_flops,
+            "mfu": summary.mfu,
+        }
+        found |= {f"summary/{side}/{name}": value for name, value in values.items() if value is not None}
+    return found
+
+
+def copies_of(trace: Trace) -> Copies | None:
+    """Host-to-device copies of a profiled window; None where nothing runs on a device."""
+    if not trace.on_device:
+        return None
+    mine = [copy for copy in trace.copies if copy.to_device]
+    return Copies(float(sum(c.nbytes for c in mine)), sum(c.duration_s for c in mine), len(trace.iterations))
+
+
+def compute_of(flops: float | None, operators: Sequence[Operator], peaks: Sequence[Peak], tf32: bool) -> Compute | None:
+    """``flops`` a step, against the measured peak of the number format in which most of them are done.
+
+    Args:
+        tf32: float32 products may run on TensorFloat-32 units.
+    """
+    if not flops:
+        return None
+    values = {peak.name: peak.value for peak in peaks}
+    done: dict[str, float] = {}  # FLOPs in each format
+    for row in operators:
+        roof = roof_for(row.dtypes, values, tf32)
+        if row.flops and roof is not None:
+            done[roof.dtype] = done.get(roof.dtype, 0.0) + row.flops * row.calls
+    if not done:
+        return Compute(flops)
+    most = max(done, key=lambda name: done[name])
+    return Compute(flops, values[most], most)

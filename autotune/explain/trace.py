@@ -1,0 +1,320 @@
+"""A trace of torch.profiler as a small record: iterations, phases, operators, kernels, copies.
+
+    trace.json.gz ── 4 MiB at a time ──▶ events (only the fields used are decoded) ──▶ Trace
+
+A trace of 200 iterations is 150 MB of JSON; decoding it whole into dictionaries would take a gigabyte. torch writes every
+event on lines of its own, so the text is cut between two events and no more than one piece is ever in memory. A trace in
+another layout is read as well, in one piece. Times are seconds since the first iteration of the trace began.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+PIECE_BYTES = 1 << 22
+BETWEEN_EVENTS = b"\n  },\n  {"  # how torch separates two events; a newline inside a string would be escaped
+PHASE_PREFIX = "autotune::"  # see autotune_trials.measure.nvtx.ProfilerRanges
+STEP_PREFIX = "ProfilerStep#"
+
+Shape = tuple[int, ...]
+DTYPES = {  # C++ names, as the trace has them
+    "float": "float32", "double": "float64", "c10::BFloat16": "bfloat16", "c10::Half": "float16", "long int": "int64", "long": "int64",
+    "int": "int32", "short": "int16", "signed char": "int8", "unsigned char": "uint8", "bool": "bool",
+    "c10::complex<float>": "complex64", "c10::complex<double>": "complex128",
+    "c10::Float8_e4m3fn": "float8_e4m3fn", "c10::Float8_e5m2": "float8_e5m2",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A named stretch of time on one thread."""
+
+    name: str
+    start_s: float
+    duration_s: float
+    thread: int = 0
+
+    @property
+    def end_s(self) -> float:
+        return self.start_s + self.duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What was called with what: shared by all calls alike. One entry an argument."""
+
+    name: str  # "aten::addmm"
+    shapes: tuple[Shape | tuple[Shape, ...], ...] = ()  # of a list of tensors: one shape each; () for what is no tensor
+    dtypes: tuple[str, ...] = ()  # "float32"; "list" for a list of tensors; "" for what is no tensor
+    values: tuple[str, ...] = ()  # of plain arguments, as text: "[2, 2]", "True"; "" for tensors
+
+    @property
+    def tensors(self) -> tuple[tuple[Shape, str], ...]:
+        """Shape and type of each tensor argument (scalar tensors are ``()``); lists are left out."""
+        return tuple((shape, dtype) for shape, dtype in zip(self.shapes, self.dtypes) if dtype and dtype != "list")  # type: ignore[misc]
+
+
+@dataclass(slots=True)
+class Op:
+    """One call of an operator on the host. Operators of a thread are nested; :attr:`Trace.ops` is in order of start."""
+
+    signature: Signature
+    start_s: float
+    duration_s: float
+    thread: int
+    self_s: float = 0.0  # without the operators it called
+    parent: int = -1  # index of the operator that called it
+    device_s: float = 0.0  # of the kernels it launched itself
+
+    @property
+    def name(self) -> str:
+        return self.signature.name
+
+    @property
+    def end_s(self) -> float:
+        return self.start_s + self.duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel on the device."""
+
+    name: str
+    start_s: float
+    duration_s: float
+    stream: int = 0
+    op: int = -1  # index of the operator that launched it; -1: unknown
+
+    @property
+    def end_s(self) -> float:
+        return self.start_s + self.duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy to, from or on the device."""
+
+    name: str  # "Memcpy HtoD (Pageable -> Device)"
+    start_s: float
+    duration_s: float
+    nbytes: int
+    stream: int = 0
+    op: int = -1
+
+    @property
+    def end_s(self) -> float:
+        return self.start_s + self.duration_s
+
+    @property
+    def to_device(self) -> bool:
+        return "HtoD" in self.name
+
+
+@dataclass(frozen=True)
+class Trace:
+    iterations: tuple[Stretch, ...] = ()  # named "0", "1" …
+    phases: tuple[Stretch, ...] = ()  # named as protocol.PHASES
+    ops: tuple[Op, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+    copies: tuple[Copy, ...] = ()
+    runtime: tuple[Stretch, ...] = ()  # calls of the CUDA runtime: "cudaLaunchKernel", "cudaStreamSynchronize" …
+    ranges: tuple[Stretch, ...] = ()  # other annotations: "Optimizer.step#Adam.step", the job's own record_function
+    unreadable: int = 0  # events left out because they are no valid JSON
+
+    @property
+    def duration_s(self) -> float:
+        """From the start of the first iteration to the end of the last."""
+        return self.iterations[-1].end_s - self.iterations[0].start_s if self.iterations else 0.0
+
+    @property
+    def on_device(self) -> bool:
+        return bool(self.kernels)
+
+
+def read_trace(path: Path) -> Trace:
+    """Read a Chrome trace, gzipped or not.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is cut off, or not a trace.
+    """
+    reader = _Reader()
+    try:
+        with open(path, "rb") as file:
+            zipped = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path, "rb") if zipped else open(path, "rb") as stream:
+            for piece in _pieces(stream):  # type: ignore[arg-type]
+                reader.read(piece)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path}: the trace is cut off or damaged: {error}") from None
+    return reader.trace()
+
+
+def _pieces(stream: BinaryIO) -> Iterator[bytes]:
+    """The events of a trace as JSON arrays, some thousand each."""
+    rest, begun = b"", False
+    while block := stream.read(PIECE_BYTES):
+        rest += block
+        if not begun:
+            found = re.search(rb'"traceEvents"\s*:\s*\[', rest)
+            if found is None:
+                continue
+            rest, begun = rest[found.end() :], True
+        cut = rest.rfind(BETWEEN_EVENTS)
+        if cut >= 0:
+            yield b"[" + rest[: cut + 4] + b"]"
+            rest = rest[cut + 5 :]
+    if not begun:
+        raise ValueError('not a trace: it has no "traceEvents"')
+    end = rest.rfind(b"]")
+    if end < 0:
+        raise ValueError("the trace is cut off")
+    yield b"[" + rest[:end] + b"]"
+
+
+class _Arguments(msgspec.Struct, gc=False):
+    dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"[]"), name="Input Dims")
+    types: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"[]"), name="Input type")
+    values: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"[]"), name="Concrete Inputs")
+    external: int = msgspec.field(default=-1, name="External id")
+    stream: int = 0
+    nbytes: int = msgspec.field(default=0, name="bytes")
+
+
+class _Event(msgspec.Struct, gc=False):
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    ts: float = 0.0
+    dur: float = 0.0
+    tid: int | str = 0
+    args: _Arguments = msgspec.UNSET  # type: ignore[assignment]
+
+
+_EVENTS = msgspec.json.Decoder(list[_Event])
+_EVENT = msgspec.json.Decoder(_Event)
+_NO_ARGUMENTS = _Arguments()
+
+
+class _Reader:
+    """Takes events in, in any order, and makes the trace of them."""
+
+    def __init__(self) -> None:
+        self._signatures: dict[tuple[str, bytes, bytes, bytes], Signature] = {}
+        self._names: dict[str, str] = {}
+        self._ops: list[Op] = []
+        self._externals: list[int] = []
+        self._device: list[tuple[str, float, float, int, int, int]] = []  # name, start, duration, stream, external id, bytes or -1
+        self._stretches: dict[str, list[Stretch]] = {"user_annotation": [], "cuda_runtime": []}
+        self._unreadable = 0
+
+    def read(self, piece: bytes) -> None:
+        for event in self._decoded(piece):
+            if event.ph != "X":
+                continue
+            arguments = event.args if event.args is not msgspec.UNSET else _NO_ARGUMENTS
+            match event.cat:
+                case "cpu_op":
+                    thread = event.tid if isinstance(event.tid, int) else 0
+                    self._ops.append(Op(self._signature(event.name, arguments), event.ts * 1e-6, event.dur * 1e-6, thread))
+                    self._externals.append(arguments.external)
+                case "kernel" | "gpu_memcpy" | "gpu_memset":
+                    nbytes = arguments.nbytes if event.cat == "gpu_memcpy" else -1
+                    name = self._names.setdefault(event.name, event.name)
+                    self._device.append((name, event.ts * 1e-6, event.dur * 1e-6, arguments.stream, arguments.external, nbytes))
+                case "user_annotation" | "cuda_runtime":
+                    thread = event.tid if isinstance(event.tid, int) else 0
+                    name = self._names.setdefault(event.name, event.name)
+                    self._stretches[event.cat].append(Stretch(name, event.ts * 1e-6, event.dur * 1e-6, thread))
+
+    def _decoded(self, piece: bytes) -> Iterable[_Event]:
+        try:
+            return _EVENTS.decode(piece)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return self._one_by_one(piece)
+
+    def _one_by_one(self, piece: bytes) -> Iterator[_Event]:
+        """The readable events of a piece: names from C++ are not always escaped as JSON wants it."""
+        for text in piece[1:-1].replace(BETWEEN_EVENTS, b"\n  }\0{").split(b"\0"):
+            try:
+                yield _EVENT.decode(text)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                self._unreadable += 1
+
+    def _signature(self, name: str, arguments: _Arguments) -> Signature:
+        key = (name, bytes(arguments.dims), bytes(arguments.types), bytes(arguments.values))
+        found = self._signatures.get(key)
+        if found is None:
+            dims, types, values = (msgspec.json.decode(part) for part in key[1:])
+            found = self._signatures[key] = Signature(
+                self._names.setdefault(name, name), tuple(_shape(d) for d in dims), tuple(_dtype(t) for t in types), tuple(map(str, values))
+            )
+        return found
+
+    def trace(self) -> Trace:
+        annotations = sorted(self._stretches["user_annotation"], key=lambda s: s.start_s)
+        steps = [s for s in annotations if s.name.startswith(STEP_PREFIX)]
+        starts = [*(s.start_s for s in steps), *(op.start_s for op in self._ops[:1]), *(d[1] for d in self._device[:1])]
+        zero = starts[0] if starts else 0.0
+
+        def moved(stretches: Iterable[Stretch], prefix: str = "") -> tuple[Stretch, ...]:
+            return tuple(Stretch(s.name.removeprefix(prefix), s.start_s - zero, s.duration_s, s.thread) for s in stretches)
+
+        index = self._nest(zero)
+        if steps and not any(op.start_s + zero >= steps[-1].start_s for op in self._ops):
+            del steps[-1]  # torch opens a new iteration when told of the end of the last
+        kernels, copies = [], []
+        for name, start_s, duration_s, stream, external, nbytes in sorted(self._device, key=lambda d: d[1]):
+            op = index.get(external, -1) if external >= 0 else -1
+            if op >= 0:
+                self._ops[op].device_s += duration_s
+            if nbytes >= 0:
+                copies.append(Copy(name, start_s - zero, duration_s, nbytes, stream, op))
+            else:
+                kernels.append(Kernel(name, start_s - zero, duration_s, stream, op))
+        return Trace(
+            iterations=moved(steps, STEP_PREFIX),
+            phases=moved((s for s in annotations if s.name.startswith(PHASE_PREFIX)), PHASE_PREFIX),
+            ops=tuple(self._ops), kernels=tuple(kernels), copies=tuple(copies),
+            runtime=moved(sorted(self._stretches["cuda_runtime"], key=lambda s: s.start_s)),
+            ranges=moved(s for s in annotations if not s.name.startswith((PHASE_PREFIX, STEP_PREFIX))),
+            unreadable=self._unreadable,
+        )  # fmt: skip
+
+    def _nest(self, zero: float) -> dict[int, int]:
+        """Operators in order, each with its parent and self time; returns where each external id stands."""
+        order = sorted(range(len(self._ops)), key=lambda i: (self._ops[i].start_s, -self._ops[i].duration_s))
+        self._externals = [self._externals[i] for i in order]
+        self._ops = [self._ops[i] for i in order]
+        open_: dict[int, list[int]] = {}
+        for place, op in enumerate(self._ops):
+            outer = open_.setdefault(op.thread, [])
+            op.self_s = op.duration_s
+            while outer and self._ops[outer[-1]].end_s <= op.start_s - zero:  # those before are on the trace's clock already
+                outer.pop()
+            op.start_s -= zero
+            if outer:
+                op.parent = outer[-1]
+            outer.append(place)
+        for op in self._ops:
+            if op.parent >= 0:
+                self._ops[op.parent].self_s = max(self._ops[op.parent].self_s - op.duration_s, 0.0)
+        return {external: place for place, external in enumerate(self._externals) if external >= 0}
+
+
+def _shape(dims: Any) -> Any:
+    return tuple(_shape(d) if isinstance(d, list) else int(d) for d in dims) if isinstance(dims, list) else ()
+
+
+def _dtype(name: str) -> str:
+    if "List" in name:
+        return "list" if name in ("TensorList", "GenericList") else ""
+    return "" if name in ("", "Scalar") else DTYPES.get(name, name)

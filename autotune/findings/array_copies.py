@@ -1,0 +1,28 @@
+"""torch.tensor(…) of arrays and lists."""
+
+from __future__ import annotations
+
+from autotune.findings.base import Case
+from autotune.findings.sites import LEAST_SHARE, Site, SiteRule, seen, times
+
+
+class ArrayCopies(SiteRule):
+    name = "array-copies"
+    title = "Arrays copied into tensors"
+    card = (
+        "Every step makes tensors of arrays or lists by torch.tensor(…) or torch.as_tensor(…), which copies them, lists element by element. "
+        f"The cost is that of the statement. Threshold {LEAST_SHARE:.0%} of an iteration. What DataLoader workers do is not seen."
+    )
+    kinds = ("tensor_from_array",)
+
+    def counts(self, case: Case, site: Site) -> bool:
+        seen(case, "copies")
+        return True
+
+    def says(self, case: Case, site: Site) -> str:
+        return f"makes {site.detail}, {times(site.per_step)} an iteration"
+
+    def advice(self, case: Case, site: Site) -> str:
+        if "array" in site.detail.rpartition(" of ")[2]:
+            return "torch.from_numpy(array) shares the array's memory and copies nothing."
+        return "Keep the data in one array or tensor from the start: torch.from_numpy copies nothing; of arrays in a list, numpy.stack first."

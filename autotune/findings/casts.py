@@ -1,0 +1,59 @@
+"""Numbers cast to float32 and back in the middle of half precision."""
+
+from __future__ import annotations
+
+from autotune.explain.records import Finding, Operator
+from autotune.findings.base import Case, Rule
+from autotune.findings.measures import compute_s, dimensions, duration, half_dtype, iteration_s, need
+from autotune_trials.evidence import Calls
+
+COST_SHARE = 0.05  # autocast's own casts of weights and losses stay below it in common models; a cure of less is hardly measured
+COPIES = ("aten::copy_", "aten::_to_copy", "aten::to")
+
+
+class Casts(Rule):
+    name = "casts"
+    title = "Casts around an operator without half precision"
+    card = (
+        "Under autocast (or with half-precision parameters), an operator that is given half precision gives back float32, or the job "
+        "casts up itself. The cost is "
+        "the time of the copies with the shapes of those tensors, in forward and backward: their share of all operator time, taken of "
+        "the time the watched "
+        f"iterations computed; told from {COST_SHARE:.0%} of an iteration. Source: the list of operators that autocast keeps in float32, "
+        "https://docs.pytorch.org/docs/stable/amp.html."
+    )
+
+    def judge(self, case: Case) -> list[Finding]:
+        half = half_dtype(case)
+        if not half:
+            return []
+        need(case, "calls", "copies")
+        whole, computing = iteration_s(case), compute_s(case)
+        calls = [c for c in case.evidence.calls if c.kind == "cast"]
+        shapes = {tuple(s) for c in calls for s in _shapes(c)}
+        copies = [row for row in case.operators if row.name in COPIES and any(tuple(s) in shapes for s in dimensions(row)) and _casts(row)]
+        cost = sum(row.share for row in copies) * computing
+        if not calls or cost < COST_SHARE * whole:
+            return []
+        calls.sort(key=lambda c: -c.nbytes)
+        first = calls[0]
+        evidence = (
+            f"Under {half}, {first.detail} is cast to float32 and back: casting takes {duration(cost)} of an iteration's {duration(whole)} "
+            f"({cost / whole:.0%})."
+        )
+        advice = (
+            "Keep the neighbours of this operator in one precision: a variant that takes half precision, or all of the stretch in float32 "
+            "(torch.autocast(…, enabled=False) around it)."
+        )
+        return [self.finding(case, evidence, advice, cost, [c.place for c in calls])]
+
+
+def _shapes(call: Calls) -> list[list[int]]:
+    """Of "softmax of bfloat16[64, 128]"."""
+    return dimensions(Operator(name="", shapes=call.detail, dtypes="", calls=0, self_time_s=0, share=0, total_time_s=0, mean_s=0, min_s=0, max_s=0))
+
+
+def _casts(row: Operator) -> bool:
+    """False where the types are known and are all the same."""
+    kinds = set(row.dtypes.replace(",", " ").split())
+    return not kinds or len(kinds) > 1 or row.name != "aten::copy_"

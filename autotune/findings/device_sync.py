@@ -1,0 +1,51 @@
+"""The loop waits for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autotune.explain.records import Finding
+from autotune.findings.base import Case, NotJudgeable
+from autotune.findings.measures import iteration_s
+from autotune.findings.sites import LEAST_SHARE, Site, SiteRule, times
+
+CALLED = {
+    "item": ".item()", "tolist": ".tolist()", "numpy": ".numpy()", "cpu": ".cpu()", "bool": "takes the truth of a tensor",
+    "float": "float(…)", "int": "int(…)", "repr": "writes out a tensor", "format": "formats a tensor", "print": "prints a tensor",
+    "synchronize": "torch.cuda.synchronize()",
+}  # fmt: skip
+
+
+class DeviceSync(SiteRule):
+    name = "device-sync"
+    title = "The loop waits for the device"
+    card = (
+        "Every step reads a tensor of the device (.item(), .cpu(), .numpy(), .tolist(), float, int, print, the truth of a tensor) or "
+        "synchronises by itself, and waits there until the device has caught up, while no further work reaches it. The cost is the time "
+        "waited, but never more than the device stands idle: a wait that keeps the device busy costs nothing. "
+        f"Threshold {LEAST_SHARE:.0%} of an iteration. Only on a GPU."
+    )
+    kinds = tuple(CALLED)
+    explains = ("host-bound",)
+
+    def judge(self, case: Case) -> list[Finding]:
+        if not case.on_device:
+            raise NotJudgeable("the job computes on the CPU: there is no device to wait for")
+        return super().judge(case)
+
+    def counts(self, case: Case, site: Site) -> bool:
+        return site.device == "cuda"
+
+    def cost_s(self, case: Case, found: Sequence[Site]) -> float:
+        waited = sum(site.call_s for site in found)
+        idle = case.side.idle_share
+        return waited if idle is None else min(waited, idle * iteration_s(case))
+
+    def says(self, case: Case, site: Site) -> str:
+        return f"{CALLED[site.kind]}, {times(site.per_step)} an iteration"
+
+    def advice(self, case: Case, site: Site) -> str:
+        return (
+            "Keep it on the device (add up with detach()) and read it every some hundred steps only, or copy it with "
+            "non_blocking=True and look at it a step later."
+        )

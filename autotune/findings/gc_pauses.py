@@ -1,0 +1,48 @@
+"""Python's garbage collector interrupts training."""
+
+from __future__ import annotations
+
+from autotune.explain.records import Finding
+from autotune.findings.base import Case, Rule
+from autotune.findings.measures import duration, iteration_s
+from autotune.findings.sites import LEAST_S, LEAST_SHARE, seen, sites
+from autotune.findings.stalls import LEAST_SEEN
+from autotune_trials.evidence import Place
+
+FULL = 2  # generation: all objects are looked through
+
+
+class GcPauses(Rule):
+    name = "gc-pauses"
+    title = "Garbage collection"
+    card = (
+        "Python's garbage collector, or the job by gc.collect(), looks through all objects and training stands still meanwhile. The cost is "
+        f"the time of all collections on the training thread (of full ones, if there were {LEAST_SEEN} at least). Threshold "
+        f"{LEAST_SHARE:.0%} of an iteration. The place is the line they interrupted most."
+    )
+
+    def judge(self, case: Case) -> list[Finding]:
+        evidence, whole = seen(case, "garbage collections"), iteration_s(case)
+        steps = len(evidence.times_s)
+        full = sum(p.count for p in evidence.pauses if p.generation == FULL)
+        pauses = [p for p in evidence.pauses if p.generation != FULL or full >= LEAST_SEEN]
+        cost = sum(p.seconds for p in pauses) / steps
+        if cost < max(LEAST_SHARE * whole, LEAST_S):
+            return []
+        seconds: dict[Place, float] = {}
+        for pause in pauses:
+            if pause.place is not None:
+                seconds[pause.place] = seconds.get(pause.place, 0.0) + pause.seconds
+        asked = sites(evidence, ("gc_collect",)) if "calls" not in evidence.blind else []
+        by_hand = sum(s.call_s for s in asked) > 0.5 * cost
+        text = (
+            f"{duration(cost)} of an iteration's {duration(whole)} ({cost / whole:.0%}) go to garbage collection: {full} full collections in "
+            f"{steps} iterations, the longest pause {duration(max(p.longest_s for p in pauses))}."
+        )
+        advice = (
+            "Leave gc.collect() out of the loop: Python collects by itself." if by_hand
+            else "gc.freeze() once everything is built keeps long-lived objects out of it; or gc.disable(), and gc.collect() every some "
+            "thousand steps. Fewer cycles and fewer small objects a step help as well."
+        )
+        places = [s.place for s in asked] if by_hand else sorted(seconds, key=lambda place: -seconds[place])
+        return [self.finding(case, text, advice, cost, places[:3])]

@@ -1,0 +1,39 @@
+"""The device waits for the host."""
+
+from __future__ import annotations
+
+from autotune.explain.records import Finding
+from autotune.findings.base import Case, NotJudgeable, Rule
+from autotune.findings.measures import at, costliest_frames, duration, iteration_s
+
+# NVIDIA's and PyTorch's own advice ("Performance Tuning Guide") is to look into gaps once utilisation is below 85 to 90 %.
+IDLE_SHARE = 0.15
+
+
+class HostBound(Rule):
+    name = "host-bound"
+    title = "Blank time on the device"
+    card = (
+        f"At least {IDLE_SHARE:.0%} of the profiled iterations no kernel and no copy runs on the device. The cost is that time, without what more "
+        "particular findings explain of it. The places are the lines at which the training thread was seen meanwhile. Only on a GPU."
+    )
+    knob = "compile_mode"
+    also = ("batch_size", "optimizer_impl", "num_workers")
+
+    def judge(self, case: Case) -> list[Finding]:
+        if not case.on_device:
+            raise NotJudgeable("the job computes on the CPU: host and device are one")
+        idle = case.side.idle_share
+        if idle is None:
+            raise NotJudgeable("the profile does not show when the device worked")
+        whole = iteration_s(case)
+        if idle < IDLE_SHARE:
+            return []
+        frames = [(p, s) for p, s in costliest_frames(case.evidence.frames, limit=6) if p.own][:3]
+        steps = len(case.evidence.times_s)
+        seen = ", ".join(f"{at(place)} ({duration(seconds / steps)} an iteration)" for place, seconds in frames)
+        evidence = f"The device does nothing for {duration(idle * whole)} of an iteration's {duration(whole)} ({idle:.0%})."
+        if seen:
+            evidence += f" The training thread was seen most often at {seen}."
+        advice = "Take the work of these lines out of the loop, or give the device more for each call: larger batches, torch.compile."
+        return [self.finding(case, evidence, advice, idle * whole, [p for p, _ in frames])]

@@ -1,0 +1,167 @@
+"""Every rule on both sides, and what became of each finding.
+
+    baseline │ found │ found │ found, costly │   –   │ cannot be judged
+    winner   │ found │   –   │ a fifth of it │ found │
+             ▼       ▼                       ▼       ▼
+           stays   cured, by the knob       new     NotJudged
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autotune.explain.records import Finding, NotJudged
+from autotune.findings.base import Case, NotJudgeable, Rule
+from autotune.findings.measures import duration
+from autotune_spaces.base import Value
+
+# Below this share of its old cost a finding counts as cured: one is hardly ever gone to the last microsecond, and a fifth
+# left is as much as the noise of a watched window of 60 iterations can make of nothing.
+CURED_SHARE = 0.2
+# A general finding of which a more particular one explains all but this share is not reported.
+UNEXPLAINED_SHARE = 0.25
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What all rules say of all sides."""
+
+    findings: tuple[Finding, ...] = ()
+    not_judged: tuple[NotJudged, ...] = ()
+    rules: int = 0  # how many were judged
+
+
+@dataclass(frozen=True)
+class _Heard:
+    """One side, heard by all rules."""
+
+    found: Mapping[str, Sequence[Finding]]  # rule -> findings; a rule that could not judge is not in it
+    refused: Mapping[str, str]  # rule -> why it could not
+
+
+def judge_by(rules: Sequence[Rule], cases: Mapping[str, Case]) -> Judgement:
+    """Ask all ``rules`` about all ``cases`` ("baseline", "winner")."""
+    if not cases:
+        return Judgement()
+    heard = {name: _hear(rules, name, case) for name, case in cases.items()}
+    before, after = heard.get("baseline"), heard.get("winner")
+    changed = cases["winner"].side.config if "winner" in cases else {}
+    findings: list[Finding] = []
+    for rule in rules:
+        old = before.found.get(rule.name) if before is not None else None
+        new = after.found.get(rule.name) if after is not None else None
+        if old is not None and new is not None:
+            findings += _compared(rule, old, new, changed)
+        elif old is not None and after is not None:
+            why = after.refused.get(rule.name, "")
+            findings += [replace(f, evidence=f"{f.evidence} Not judged in the winner: {why}.") for f in old]
+        else:
+            findings += [*(old or ()), *(new or ())]
+    first = before or next(iter(heard.values()))
+    judged = {rule.name for rule in rules if any(rule.name in side.found for side in heard.values())}
+    return Judgement(
+        findings=tuple(sorted(findings, key=_weight)),
+        not_judged=tuple(NotJudged(r.name, r.title, first.refused.get(r.name, "")) for r in rules if r.name not in judged),
+        rules=len(judged),
+    )
+
+
+def _hear(rules: Sequence[Rule], name: str, case: Case) -> _Heard:
+    """All rules on one side; each cause reported once."""
+    found: dict[str, Sequence[Finding]] = {}
+    refused: dict[str, str] = {}
+    for rule in rules:
+        try:
+            found[rule.name] = rule.judge(case)
+        except NotJudgeable as reason:
+            refused[rule.name] = str(reason) or "it did not say why"
+        except Exception as error:  # a rule's own mistake must not cost the run its result
+            refused[rule.name] = f"the rule failed: {type(error).__name__}: {error}"
+    times = case.evidence.times_s
+    whole = sum(times) / len(times) if times else 0.0
+    once = _once(rules, found)
+    return _Heard({rule: [_placed(f, name, whole) for f in findings] for rule, findings in once.items()}, refused)
+
+
+def _placed(finding: Finding, side: str, whole_s: float) -> Finding:
+    share = finding.cost_s / whole_s if finding.cost_s is not None and whole_s else None
+    return replace(finding, side=side, share=share)
+
+
+def _once(rules: Sequence[Rule], found: Mapping[str, Sequence[Finding]]) -> dict[str, Sequence[Finding]]:
+    """``found`` without what more particular rules explain."""
+    explained: dict[str, list[Finding]] = {}
+    for rule in rules:
+        for general in rule.explains:
+            explained.setdefault(general, []).extend(found.get(rule.name, ()))
+    return {name: _rest(findings, explained.get(name, ())) for name, findings in found.items()}
+
+
+def _rest(findings: Sequence[Finding], explaining: Sequence[Finding]) -> list[Finding]:
+    """What of ``findings`` others do not explain: the costliest is explained first."""
+    if not explaining:
+        return list(findings)
+    if any(f.cost_s is None for f in explaining):
+        return []
+    pool = sum(f.cost_s or 0.0 for f in explaining)
+    kept = []
+    for finding in sorted(findings, key=_weight):
+        if finding.cost_s is None:
+            continue
+        rest = finding.cost_s - pool
+        pool = max(0.0, -rest)
+        if rest >= finding.cost_s:
+            kept.append(finding)
+        elif rest > UNEXPLAINED_SHARE * finding.cost_s:
+            known = duration(finding.cost_s - rest)
+            kept.append(replace(finding, cost_s=rest, evidence=f"{finding.evidence} {known} of it are told by another finding."))
+    return kept
+
+
+def _compared(rule: Rule, old: Sequence[Finding], new: Sequence[Finding], changed: Mapping[str, Value]) -> list[Finding]:
+    """The findings of one rule on both sides: what stays, what is cured, what is new."""
+    left = list(new)
+    result = []
+    for finding in old:
+        same = _counterpart(finding, left)
+        if same is not None:
+            left.remove(same)
+        if same is None or _small(same.cost_s, finding.cost_s):
+            result.append(replace(finding, cured=True, how_cured=_cure(rule, finding, changed), cost_after_s=same.cost_s if same else 0.0))
+            continue
+        said = f" In the winner it still costs {duration(same.cost_s)} an iteration." if same.cost_s is not None else " The winner has it, too."
+        result.append(replace(finding, evidence=finding.evidence + said, cost_after_s=same.cost_s))
+    return result + left
+
+
+def _counterpart(finding: Finding, candidates: Sequence[Finding]) -> Finding | None:
+    """The same finding on the other side: at the same line; else, where a side knows no line, the only one left."""
+    for other in candidates:
+        if other.place and finding.place and (other.place.file, other.place.line) == (finding.place.file, finding.place.line):
+            return other
+    loose = [c for c in candidates if c.place is None or finding.place is None]
+    return loose[0] if loose else None
+
+
+def _small(after_s: float | None, before_s: float | None) -> bool:
+    return after_s is not None and before_s is not None and after_s < CURED_SHARE * before_s
+
+
+def _cure(rule: Rule, finding: Finding, changed: Mapping[str, Value]) -> str:
+    from autotune.report.words import config_words
+
+    knobs = dict.fromkeys([finding.knob, rule.knob, *rule.also])
+    did = {name: changed[name] for name in knobs if name and name in changed}
+    return f"{config_words(did)} did it" if did else "no longer seen in the winner"
+
+
+def _weight(finding: Finding) -> tuple[bool, float]:
+    """Sorts by what it costs now, the costliest first; what has no known cost comes last."""
+    cost = finding.cost_s if finding.cost_after_s is None or finding.cured else finding.cost_after_s
+    return cost is None, -(cost or 0.0)
+
+
+def in_force(findings: Iterable[Finding]) -> list[Finding]:
+    """Those the answer leaves in place."""
+    return [f for f in findings if not f.cured]

@@ -1,0 +1,30 @@
+"""Tensors made on the host and then moved."""
+
+from __future__ import annotations
+
+from autotune.explain.records import Finding
+from autotune.findings.base import Case, NotJudgeable
+from autotune.findings.sites import LEAST_SHARE, Site, SiteRule, seen, sites, times
+
+
+class MadeOnHost(SiteRule):
+    name = "made-on-host"
+    title = "Made on the host, then moved"
+    card = (
+        "Every step makes a tensor on the host (torch.randn, zeros, arange …) only to move it to the device. The cost is the time of making and "
+        f"moving it, as the host saw it. Threshold {LEAST_SHARE:.0%} of an iteration."
+    )
+    kinds = ("made_on_host",)
+    explains = ("host-bound",)
+
+    def judge(self, case: Case) -> list[Finding]:
+        evidence = seen(case, "copies")
+        if not case.on_device and not sites(evidence, self.kinds):
+            raise NotJudgeable("the job computes on the CPU: nothing is moved")
+        return super().judge(case)
+
+    def says(self, case: Case, site: Site) -> str:
+        return f"makes {site.detail} on the host and moves it, {times(site.per_step)} an iteration"
+
+    def advice(self, case: Case, site: Site) -> str:
+        return "Make it where it is used: torch.randn(…, device=device); for repeatable numbers give it a torch.Generator of that device."

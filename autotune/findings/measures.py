@@ -1,0 +1,135 @@
+"""What rules ask a case again and again: the time of an iteration and of its phases, and places out of the agent's plain data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
+from typing import Any
+
+from autotune.explain.records import Operator
+from autotune.findings.base import Case, NotJudgeable
+from autotune_trials.evidence import Frames, Place
+from autotune_trials.protocol import PHASES
+
+COMPUTE = ("forward", "backward", "optimizer", "other")  # phases in which operators run
+
+PRODUCTS = frozenset({
+    "mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "convolution", "_convolution", "cudnn_convolution", "convolution_backward",
+    "cudnn_convolution_backward", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
+})  # fmt: skip
+
+
+def iteration_s(case: Case) -> float:
+    """Mean seconds of a watched iteration.
+
+    Raises:
+        NotJudgeable: none was watched.
+    """
+    if not case.evidence.times_s:
+        raise NotJudgeable("; ".join(case.evidence.blind.values()) or "no iteration was watched")
+    return fmean(case.evidence.times_s)
+
+
+def need(case: Case, *watched: str) -> None:
+    """What a rule looks at must have been watched.
+
+    Raises:
+        NotJudgeable: it was not; with the agent's reason.
+    """
+    for name in ("everything", *watched):
+        if name in case.evidence.blind:
+            raise NotJudgeable(case.evidence.blind[name])
+
+
+def phase_s(case: Case, *phases: str) -> float:
+    """Mean seconds an iteration spends in ``phases``, all of them if none is named.
+
+    Raises:
+        NotJudgeable: phases were not recorded.
+    """
+    times = case.evidence.phase_times_s
+    if not times:
+        raise NotJudgeable("the phases of the iterations were not recorded")
+    return sum(fmean(times[phase]) for phase in phases or PHASES if times.get(phase))
+
+
+def usual_s(times: Sequence[float], group: int = 1, limit: float = 2.0) -> float:
+    """Mean of ``times``, an entry an iteration, with what is out of the ordinary cut down: stragglers are another finding.
+
+    Entries are taken ``group`` at a time (workers deliver in rounds: one long wait, then none), and no group counts for
+    more than ``limit`` times the median group.
+    """
+    group = max(1, min(group, len(times) // 4))
+    sums = [sum(times[i : i + group]) for i in range(0, len(times) - group + 1, group)]
+    if not sums:
+        return 0.0
+    top = limit * median(sums)
+    return fmean(min(s, top) for s in sums) / group
+
+
+def place_of(data: Mapping[str, Any] | Place | None) -> Place | None:
+    """A place as the agent's plain data holds it."""
+    if not data or isinstance(data, Place):
+        return data if isinstance(data, Place) else None
+    try:
+        return Place(str(data["file"]), int(data["line"]), str(data.get("function", "")), str(data.get("code", "")),
+                     bool(data.get("own", True)))  # fmt: skip
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def costliest_frames(frames: Sequence[Frames], *phases: str, limit: int = 3) -> list[tuple[Place, float]]:
+    """(place, seconds in all) of the lines the training thread was seen at most, in ``phases``."""
+    seconds: dict[Place, float] = {}
+    for frame in frames:
+        if not phases or frame.phase in phases:
+            seconds[frame.place] = seconds.get(frame.place, 0.0) + frame.seconds
+    return sorted(seconds.items(), key=lambda item: -item[1])[:limit]
+
+
+def compute_s(case: Case) -> float:
+    """Seconds of an iteration in which operators run: what their shares of the profile are shares of. The profiler makes
+    every call dearer, so its own times are not taken for the job's.
+
+    Raises:
+        NotJudgeable: phases were not recorded, or there is no profile.
+    """
+    if not case.operators:
+        raise NotJudgeable("there is no operator table")
+    if case.on_device and case.side.idle_share is not None:
+        return iteration_s(case) * (1.0 - case.side.idle_share)
+    return phase_s(case, *COMPUTE)
+
+
+def half_dtype(case: Case) -> str:
+    """"bfloat16" or "float16" if the job computes under autocast or in such parameters, else ""."""
+    chosen = str(case.config.get("amp_dtype", "off"))
+    if chosen != "off":
+        return chosen
+    if case.job.own_autocast:
+        return case.job.own_autocast
+    dtypes = {str(d) for model in case.evidence.models for d in model.get("dtypes", ())}
+    return next((d for d in ("bfloat16", "float16") if d in dtypes), "")
+
+
+def dimensions(row: Operator) -> list[list[int]]:
+    """The shapes of an operator's tensors, as numbers."""
+    return [[int(n) for n in re.findall(r"\d+", shape)] for shape in re.findall(r"\[([\d, ]+)\]", row.shapes)]
+
+
+def is_product(row: Operator) -> bool:
+    """A matrix product or a convolution, forward or backward: what Tensor cores are for."""
+    return row.name.removeprefix("aten::") in PRODUCTS
+
+
+def duration(seconds: float) -> str:
+    """``12.3 ms``: as everywhere in the report."""
+    from autotune.report.words import duration_words
+
+    return duration_words(seconds)
+
+
+def at(place: Place) -> str:
+    """``train.py:12``"""
+    return f"{place.file.rsplit('/', 1)[-1]}:{place.line}"

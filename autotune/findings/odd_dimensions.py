@@ -1,0 +1,48 @@
+"""Tensor cores fed with shapes they do not like."""
+
+from __future__ import annotations
+
+from autotune.explain.records import Finding, Operator
+from autotune.findings.base import Case, NotJudgeable, Rule
+from autotune.findings.measures import compute_s, dimensions, duration, half_dtype, is_product, iteration_s
+from autotune.findings.no_tensor_cores import COST_SHARE, large
+
+MULTIPLE = 8  # of every dimension, for half precision: NVIDIA, "Deep Learning Performance: Matrix Multiplication Background", table 1
+
+
+class OddDimensions(Rule):
+    name = "odd-dimensions"
+    title = "Dimensions that are no multiples of 8"
+    card = (
+        f"Under half precision on a GPU, products of which a dimension is no multiple of {MULTIPLE} take at least {COST_SHARE:.0%} of an "
+        "iteration. What padding "
+        "would save is not known before it is tried, so no cost is given. Source: NVIDIA, \"Matrix Multiplication Background\": Tensor cores are used "
+        "most efficiently if all dimensions are multiples of 16 bytes."
+    )
+
+    def judge(self, case: Case) -> list[Finding]:
+        if not case.on_device:
+            raise NotJudgeable("the job computes on the CPU: there are no Tensor cores")
+        if not half_dtype(case):
+            raise NotJudgeable("the job computes in float32; the rule is about half precision")
+        whole, computing = iteration_s(case), compute_s(case)
+        rows = [row for row in case.operators if is_product(row) and large(row) and _odd(row)]
+        time_s = sum(row.share for row in rows) * computing
+        if not rows or time_s < COST_SHARE * whole:
+            return []
+        rows.sort(key=lambda row: -row.self_time_s)
+        evidence = (
+            f"{rows[0].name} {rows[0].shapes} has dimensions that are no multiples of {MULTIPLE} ({', '.join(map(str, _odd(rows[0])))}); "
+            f"such products take {duration(time_s)} of an iteration's {duration(whole)} ({time_s / whole:.0%}). What padding saves was not measured."
+        )
+        advice = f"Pad these dimensions (vocabulary, classes, channels, sequence) to the next multiple of {MULTIPLE}, better of 64."
+        return [self.finding(case, evidence, advice)]
+
+
+def _odd(row: Operator) -> list[int]:
+    """The dimensions Tensor cores stumble over: the last two of matrices, the channels of images and kernels."""
+    found = []
+    for shape in dimensions(row):
+        if len(shape) >= 2:
+            found += [n for n in (shape[:2] if "conv" in row.name and len(shape) > 2 else shape[-2:]) if n % MULTIPLE]
+    return list(dict.fromkeys(found))

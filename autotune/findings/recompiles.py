@@ -1,0 +1,43 @@
+"""torch.compile that compiles again and again."""
+
+from __future__ import annotations
+
+from autotune.explain.records import Finding
+from autotune.findings.base import Case, Rule
+from autotune.findings.measures import at, duration, iteration_s, need
+
+MOST = 5  # findings of one kind; what they have in common shows in fewer
+
+
+class Recompiles(Rule):
+    name = "recompile"
+    title = "Compiled code is compiled again"
+    card = (
+        "Dynamo compiled a function again while iterations were watched, or gave up because it had done so too often. The cost is the "
+        "time spent compiling, an "
+        "iteration; the place is the function, the reason is dynamo's own. One recompilation in warm-up, when a size is found to "
+        "change, is as it should be."
+    )
+    explains = ("straggler-steps", "periodic-stall", "host-work", "host-bound")
+
+    def judge(self, case: Case) -> list[Finding]:
+        need(case, "compiles")
+        found = []
+        again = [b for b in case.evidence.breaks if b.kind == "recompile"]
+        for each in sorted(again, key=lambda b: -b.seconds)[:MOST]:
+            whole, steps = iteration_s(case), len(case.evidence.times_s)
+            where = f" {each.place.function} at {at(each.place)}" if each.place else " a function"
+            cost = each.seconds / steps if each.seconds else None
+            if cost is not None:
+                evidence = (
+                    f"Dynamo compiled{where} again {each.count} times in {steps} iterations, {duration(cost)} of an iteration's "
+                    f"{duration(whole)}: {each.reason}"
+                )
+            else:
+                evidence = f"Dynamo compiled{where} {each.count} times and then gave up: {each.reason}. Since then it runs uncompiled"
+            advice = (
+                "Keep out of compiled code what changes from call to call (a counter, a flag, a length), make it a tensor, mark sizes that change with "
+                "torch._dynamo.mark_dynamic, or pad batches to a few lengths."
+            )
+            found.append(self.finding(case, evidence.rstrip(".") + ".", advice, cost, [each.place]))
+        return found

@@ -1,0 +1,126 @@
+"""Lines of the job from which calls of some kind are made in every step: what most of the rules on calls look at.
+
+    Calls (a kind, a line, a phase) ──▶ Site (a kind, a line) ──▶ steady? ──▶ cost of its statement ──▶ one finding a rule
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from autotune.explain.records import Finding
+from autotune.findings.base import Case, NotJudgeable, Rule
+from autotune.findings.measures import at, duration, iteration_s
+from autotune_trials.evidence import Calls, Evidence, Place
+
+LEAST_SHARE = 0.02  # of an iteration: confirm does not call less a gain (stages/confirm.py), so it is not worth a person's time
+LEAST_S = 50e-6  # an iteration: below, watching a call costs as much as the call
+STEADY_SHARE = 0.4  # of the iterations: what happens in fewer is no part of every step, and judged as a stall
+# A call that takes this share of its statement stands for it by its exact time; else the statement was sampled.
+STATEMENT_SHARE = 0.8
+TRAINING = ("torch.nn.", "torch.optim.", "torch.autograd.", "torch.utils.data.", "torch._tensor.Tensor.backward", "torch._dynamo.", "torch._inductor.")
+NOT_SAMPLED = frozenset({"data", "backward", "optimizer"})  # phases in which a line stands for more than its own calls
+NAMED = 3  # lines an evidence names
+
+
+@dataclass(frozen=True)
+class Site:
+    """A line and the calls of one kind it makes; seconds are means over all watched iterations."""
+
+    kind: str
+    place: Place
+    device: str
+    detail: str
+    per_step: float  # calls an iteration
+    call_s: float  # in the calls
+    cost_s: float  # of the statement they are made for
+    nbytes: float  # an iteration
+    iterations: frozenset[int]
+
+
+def sites(evidence: Evidence, kinds: Collection[str]) -> list[Site]:
+    """The lines that make calls of ``kinds``, the costliest first."""
+    groups: dict[tuple[str, str, int, str], list[Calls]] = {}
+    for calls in evidence.calls:
+        if calls.kind in kinds:
+            groups.setdefault((calls.kind, calls.place.file, calls.place.line, calls.device), []).append(calls)
+    return sorted((_site(evidence, group) for group in groups.values()), key=lambda site: -site.cost_s)
+
+
+def _site(evidence: Evidence, group: Sequence[Calls]) -> Site:
+    steps, first = max(1, len(evidence.times_s)), group[0]
+    call_s = sum(c.seconds for c in group) / steps
+    line_s = statement_s(evidence, first, {c.phase for c in group} - NOT_SAMPLED) / steps
+    return Site(
+        kind=first.kind, place=first.place, device=first.device, detail=first.detail, per_step=sum(c.count for c in group) / steps,
+        call_s=call_s, cost_s=call_s if call_s >= STATEMENT_SHARE * line_s else line_s, nbytes=sum(c.nbytes for c in group) / steps,
+        iterations=frozenset().union(*(c.iterations for c in group)),
+    )  # fmt: skip
+
+
+def statement_s(evidence: Evidence, calls: Calls, phases: Collection[str]) -> float:
+    """Sampled seconds in the statement that makes ``calls``, in all; what torch does in it for the training itself does not count."""
+    first, last = calls.lines if any(calls.lines) else (calls.place.line, calls.place.line)
+    return math.fsum(
+        frame.seconds for frame in evidence.frames
+        if frame.place.file == calls.place.file and first <= frame.place.line <= last and frame.phase in phases
+        and not frame.leaf.startswith(TRAINING)
+    )  # fmt: skip
+
+
+def steady(evidence: Evidence, site: Site) -> bool:
+    """Part of every step, or nearly."""
+    return len(site.iterations) >= STEADY_SHARE * len(evidence.times_s)
+
+
+def seen(case: Case, what: str = "calls") -> Evidence:
+    """The evidence, if calls were watched.
+
+    Raises:
+        NotJudgeable: they, or all iterations, were not.
+    """
+    iteration_s(case)
+    if what in case.evidence.blind:
+        raise NotJudgeable(case.evidence.blind[what])
+    return case.evidence
+
+
+class SiteRule(Rule):
+    """A rule about calls that every step makes: one finding, for all its lines together."""
+
+    kinds: ClassVar[tuple[str, ...]]
+
+    def counts(self, case: Case, site: Site) -> bool:
+        """Is this site the rule's business?"""
+        return True
+
+    def cost_s(self, case: Case, found: Sequence[Site]) -> float:
+        """What ``found`` cost an iteration."""
+        return sum(site.cost_s for site in found)
+
+    @abstractmethod
+    def says(self, case: Case, site: Site) -> str:
+        """What happens at a line, as a clause without its end: "prints a tensor"."""
+
+    @abstractmethod
+    def advice(self, case: Case, site: Site) -> str:
+        """What to do about the costliest line."""
+
+    def judge(self, case: Case) -> list[Finding]:
+        evidence, whole = seen(case), iteration_s(case)
+        found = [s for s in sites(evidence, self.kinds) if self.counts(case, s) and steady(evidence, s)]
+        cost = self.cost_s(case, found)
+        if cost < max(LEAST_SHARE * whole, LEAST_S):
+            return []
+        named = [site for site in found if site.cost_s >= 0.1 * found[0].cost_s][:NAMED]
+        lines = "; ".join(f"{at(site.place)} {self.says(case, site)} ({duration(site.cost_s)})" for site in named)
+        text = f"{duration(cost)} of an iteration's {duration(whole)} ({cost / whole:.0%}): {lines}."
+        return [self.finding(case, text, self.advice(case, found[0]), cost, [site.place for site in named])]
+
+
+def times(per_step: float) -> str:
+    """``once``, ``12 times`` an iteration"""
+    return "once" if per_step < 1.5 else f"{per_step:.0f} times"

@@ -1,0 +1,148 @@
+"""Iterations that take longer than the others, with a rhythm and without.
+
+    time of an iteration     ▁▁▁▁▂▁▁▁█▁▁▁▂▁▁▁▁▁▁█▁▁▁▁▁▁▁▁▂█     every 10th: a Stall with period 10
+    what counts: the iteration without waiting for batches (loader-bound) and for the garbage collector (gc-pauses), and with the
+    files that were written between iterations; which are slow is decided without the time a thread had to wait for a core, too
+
+Evaluation and the turnover between epochs are part of a job and no stall, unless files are written in them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from autotune_trials.evidence import Calls, Evidence, Place
+
+SLOW_SHARE = 0.25  # of the median, and
+SLOW_DEVIATIONS = 6.0  # robust standard deviations (1.4826 MAD) above the median: an iteration is slow. Of a normal one in 1e9
+LEAST_PERIOD = 3  # every second iteration is a rhythm of the training itself (GANs, accumulation)
+LEAST_SEEN = 3  # times, before anything is called a habit
+RHYTHM_SHARE = 0.8  # of the iterations in step with a period must be slow
+COVERED_SHARE = 0.5  # of the excess of all slow iterations a period must hold
+MOST_SHARE = 0.4  # of the iterations: what is slower than the median more often is the training itself
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Slow iterations that belong together."""
+
+    period: int | None  # None: no rhythm
+    iterations: tuple[int, ...]
+    cost_s: float  # of one of them, above the usual iteration
+    amortised_s: float  # an iteration, over all
+
+
+def working_s(evidence: Evidence, queued: bool = False) -> list[float]:
+    """Seconds of each iteration that may hold a stall, see above; ``queued``: with the time it had no core."""
+    times = list(evidence.times_s)
+    for index, seconds in enumerate(evidence.phase_times_s.get("data", ())):
+        times[index] -= seconds
+    for index, seconds in enumerate(() if queued else evidence.queued_s):
+        times[index] -= seconds
+    for pause in evidence.pauses:
+        if pause.iteration < len(times):
+            times[pause.iteration] -= pause.seconds
+    for calls in evidence.calls:
+        if calls.kind == "file_write" and calls.phase == "away":
+            for index, seconds in zip(calls.iterations, calls.each_s):
+                if index < len(times):
+                    times[index] += seconds
+    return [max(0.0, seconds) for seconds in times]
+
+
+def slow_iterations(times: Sequence[float]) -> dict[int, float]:
+    """Index -> seconds above the usual iteration; {} if they are too many to be exceptions."""
+    if len(times) < 3 * LEAST_SEEN:
+        return {}
+    usual = median(times)
+    deviation = 1.4826 * median(abs(t - usual) for t in times)
+    bar = max(SLOW_SHARE * usual, SLOW_DEVIATIONS * deviation)
+    slow = {index: t - usual for index, t in enumerate(times) if t - usual > bar}
+    return slow if len(slow) <= MOST_SHARE * len(times) else {}
+
+
+def stalls(evidence: Evidence, most: int = 3) -> tuple[list[Stall], Stall | None]:
+    """The rhythms found, the costliest first, and what is left without one."""
+    times, whole = working_s(evidence), working_s(evidence, queued=True)
+    found: list[Stall] = []
+    usual = median(whole) if whole else 0.0
+    left = {index: max(0.0, whole[index] - usual) for index in slow_iterations(times)}
+    while len(found) < most:
+        stall = _rhythm(left, len(times))
+        if stall is None:
+            break
+        found.append(stall)
+        left = {index: excess for index, excess in left.items() if index not in stall.iterations}
+    rest = _stall(None, left, sorted(left), len(times)) if len(left) >= LEAST_SEEN else None
+    return sorted(found, key=lambda stall: -stall.amortised_s), rest
+
+
+def _rhythm(slow: dict[int, float], count: int) -> Stall | None:
+    """The period that covers most of the excess."""
+    whole, best, covered = sum(slow.values()), None, 0.0
+    for period in range(LEAST_PERIOD, count // LEAST_SEEN + 1):
+        phases: Counter[int] = Counter()
+        for index, excess in slow.items():
+            phases[index % period] += excess  # type: ignore[assignment]
+        if not phases:
+            return None
+        phase, excess = phases.most_common(1)[0]
+        hits = [index for index in slow if index % period == phase]
+        due = len(range(phase, count, period))
+        if len(hits) >= max(LEAST_SEEN, RHYTHM_SHARE * due) and excess > max(COVERED_SHARE * whole, covered):
+            best, covered = _stall(period, slow, sorted(hits), count), excess
+    return best
+
+
+def _stall(period: int | None, slow: dict[int, float], members: Sequence[int], count: int) -> Stall:
+    excess = sum(slow[index] for index in members)
+    return Stall(period, tuple(members), excess / max(1, len(members)), excess / count)
+
+
+@dataclass(frozen=True)
+class Blamed:
+    """A line, and what it takes in slow iterations beyond what it takes in the others."""
+
+    place: Place
+    leaf: str
+    excess_s: float  # in all slow iterations
+    usual_s: float  # in an ordinary one
+    seen_in: int  # of the slow iterations
+
+
+def blamed(evidence: Evidence, members: Collection[int], others: Collection[int] = ()) -> list[Blamed]:
+    """Where the iterations ``members`` spend their extra time, the costliest line first; ``others`` are slow for other reasons."""
+    inside, outside = set(members), set(others) - set(members)
+    ordinary = max(1, len(evidence.times_s) - len(inside | outside))
+    slow_s: Counter[tuple[str, int]] = Counter()
+    usual_s: Counter[tuple[str, int]] = Counter()
+    leaves: dict[tuple[str, int], Counter[str]] = {}
+    seen: dict[tuple[str, int], set[int]] = {}
+    places: dict[tuple[str, int], Place] = {}
+    written = {(c.place.file, c.place.line) for c in evidence.calls if c.kind == "file_write"}
+    for frame in evidence.frames:
+        key = frame.place.file, frame.place.line
+        if frame.phase == "data" or frame.iteration in outside or (frame.phase == "away" and key not in written):
+            continue
+        places[key] = frame.place
+        if frame.iteration in inside:
+            slow_s[key] += frame.seconds  # type: ignore[assignment]
+            seen.setdefault(key, set()).add(frame.iteration)
+            leaves.setdefault(key, Counter())[frame.leaf] += frame.seconds  # type: ignore[assignment]
+        else:
+            usual_s[key] += frame.seconds  # type: ignore[assignment]
+    found = [
+        Blamed(places[key], leaves[key].most_common(1)[0][0], seconds - len(inside) * usual_s[key] / ordinary, usual_s[key] / ordinary, len(seen[key]))
+        for key, seconds in slow_s.items()
+    ]
+    return sorted(found, key=lambda line: -line.excess_s)
+
+
+def writing_at(evidence: Evidence, members: Collection[int]) -> Calls | None:
+    """The costliest file written in ``members``."""
+    inside = set(members)
+    writes = [c for c in evidence.calls if c.kind == "file_write" and inside & set(c.iterations)]
+    return max(writes, key=lambda c: sum(s for i, s in zip(c.iterations, c.each_s) if i in inside), default=None)

@@ -1,0 +1,100 @@
+"""The comparison of two runs, in the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.explain.records import Finding
+from autotune.report import comparison as compared
+from autotune.report import story, words
+from autotune.report.comparison import Comparison
+from autotune.results import Result
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def print_comparison(console: Console, it: Comparison) -> None:
+    """Print it. ``console`` must have markup and emoji off."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    def section(title: str, *body: Any) -> None:
+        console.print()
+        console.print(Text(title, style="bold"))
+        for part in body:
+            console.print(Padding(part, (0, 0, 0, 2)))
+
+    for name, said in zip("AB", compared.runs_words((it.a, it.b)), strict=True):
+        console.print(Text.assemble((f"{name}  ", "bold"), said))
+    console.print(Text(compared.said_of_speedups(it), style="bold"))
+    if it.differences:
+        section("These runs are unlike", *(Text(said, style="yellow") for said in it.differences))
+    section("Figures", _table(("", "A", "B", "B over A"), figure_rows(it)), *(Text(said, style="dim") for said in compared.said_of_times(it)))
+    if it.knobs:
+        section("Knobs", _table(("knob", "A", "B", ""), [(k.knob, k.a, k.b, "differ" if k.differ else "") for k in it.knobs]))
+    section("One iteration", _table(("", "A before", "A after", "B before", "B after"), phase_rows(it)))
+    if it.operators:
+        rows = [(o.name, words.duration_words(o.a_s), words.duration_words(o.b_s), signed_words(o.b_s - o.a_s)) for o in it.operators]
+        section("Operators that changed most (about, an iteration)", _table(("operator", "A", "B", "change"), rows))
+    for name, findings in (("A", it.only_a), ("B", it.only_b)):
+        if findings:
+            section(f"Found in {name} only", *(Text(finding_words(f)) for f in findings))
+
+
+def figure_rows(it: Comparison) -> list[tuple[str, str, str, str]]:
+    """Rows of figures: name, A, B, their ratio with its interval ("" where none is claimed)."""
+    (before_a, after_a), (before_b, after_b) = compared.ends(it.a), compared.ends(it.b)
+    unit = words.clean(it.a.observation.job.sample_unit)
+
+    def ratio(interval: Any) -> str:
+        return words.interval_words(interval) if interval is not None else ""
+
+    return [
+        ("verdict", words.clean(it.a.verdict), words.clean(it.b.verdict), ""),
+        ("speed-up", speedup_words(it.a), speedup_words(it.b), ratio(it.speedups)),
+        ("loss", story.loss_story(it.a).title, story.loss_story(it.b).title, ""),
+        (f"{unit}/s before", words.number_words(before_a.samples_per_s), words.number_words(before_b.samples_per_s), ratio(it.baselines)),
+        (f"{unit}/s after", words.number_words(after_a.samples_per_s), words.number_words(after_b.samples_per_s), ratio(it.tuned)),
+        ("trials", str(len(it.a.trials)), str(len(it.b.trials)), ""),
+        ("tuning took", words.duration_words(it.a.wall_s), words.duration_words(it.b.wall_s), ""),
+    ]
+
+
+def speedup_words(result: Result) -> str:
+    """Of a kept baseline there is no speed-up to give an interval to."""
+    return words.interval_words(result.speedup) if story.tuned(result) else "none"
+
+
+def phase_rows(it: Comparison) -> list[tuple[str, ...]]:
+    """Seconds of one iteration in each phase: A before and after, B before and after."""
+    sides = [*compared.ends(it.a), *compared.ends(it.b)]
+    names = list(dict.fromkeys([*story.PHASE_WORDS, *(p for side in sides for p in side.phases_s)]))
+    rows = [
+        (story.PHASE_WORDS.get(name, words.clean(name, 40)), *(words.duration_words(side.phases_s.get(name, 0.0)) for side in sides))
+        for name in names if any(side.phases_s.get(name, 0.0) > 0 for side in sides)
+    ]
+    return [*rows, ("in all", *(words.duration_words(side.iteration_s) for side in sides))]
+
+
+def signed_words(seconds: float) -> str:
+    return f"{'+' if seconds > 0 else ''}{words.duration_words(seconds)}"
+
+
+def finding_words(finding: Finding) -> str:
+    """``device-sync at train.py:41, 3.10 ms an iteration: a value is read from the device in every step``"""
+    place = f" at {words.clean(finding.place.file)}:{finding.place.line}" if finding.place is not None else ""
+    cost = f", {words.duration_words(finding.cost_s)} an iteration" if words.known(finding.cost_s) else ""
+    return f"{words.clean(finding.rule, 60)}{place}{cost}: {words.clean(finding.title, 200)}"
+
+
+def _table(titles: tuple[str, ...], rows: list[Any]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 3, 0, 0), show_edge=False, header_style="dim")
+    for number, title in enumerate(titles):
+        table.add_column(title, overflow="fold", style="" if number else "bold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table

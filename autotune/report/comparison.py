@@ -1,0 +1,207 @@
+"""Two finished runs beside each other: what can be compared, and how sure it is.
+
+    speed-ups      each has an interval from fresh processes: their ratio gets one too
+    absolute times each comes from another day of the machine: only as sure as both runs' noise, if that is known at all
+
+Runs of other hardware, another torch or another command are unlike; that is asked first (:func:`unlike`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.explain.records import Finding, Operator
+from autotune.export.fingerprint import COMPARED
+from autotune.report import story, words
+from autotune.results import Anatomy, Interval, Result
+
+MOST_OPERATORS = 8  # that changed most
+OF_GPUS = ("device_name", "device_count", "cuda_version")  # compared where the job runs on one
+
+
+@dataclass(frozen=True)
+class KnobRow:
+    knob: str
+    a: str
+    b: str
+    differ: bool
+
+
+@dataclass(frozen=True)
+class OperatorRow:
+    """About how long an iteration spends in one operator: its share of the profile, of a timed iteration."""
+
+    name: str
+    a_s: float
+    b_s: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    a: Result
+    b: Result
+    differences: tuple[str, ...]  # what makes them unlike; () if they are alike
+    speedups: Interval | None  # speed-up of B over that of A
+    baselines: Interval | None  # samples/s of the unchanged job, B over A; None: the noise of one of them is unknown
+    tuned: Interval | None  # samples/s with the answer, B over A
+    knobs: tuple[KnobRow, ...]
+    operators: tuple[OperatorRow, ...]
+    only_a: tuple[Finding, ...]
+    only_b: tuple[Finding, ...]
+
+
+def compare(a: Result, b: Result) -> Comparison:
+    before_a, after_a = ends(a)
+    before_b, after_b = ends(b)
+    noises = a.observation.noise, b.observation.noise
+    return Comparison(
+        a, b, tuple(unlike(a, b)), ratio_of_speedups(a.speedup, b.speedup),
+        ratio_of_rates(before_a.samples_per_s, before_b.samples_per_s, *noises),
+        ratio_of_rates(after_a.samples_per_s, after_b.samples_per_s, *noises),
+        knob_rows(a, b), operator_rows(a, b), *findings_apart(a, b),
+    )
+
+
+def unlike(a: Result, b: Result) -> list[str]:
+    """What is different about the machine, the software or the job, in words; in the terms of `autotune launch`."""
+    one, other = a.observation, b.observation
+    found = []
+    on_gpus = [o.job.device == "cuda" for o in (one, other)]
+    if on_gpus[0] != on_gpus[1]:
+        found.append("device of the job: " + ", ".join(f"{'GPU' if gpu else 'CPU'} in {name}" for gpu, name in zip(on_gpus, "AB", strict=True)))
+    for field, word in COMPARED.items():
+        if field in OF_GPUS and not all(on_gpus):
+            continue
+        then, now = getattr(one.machine, field), getattr(other.machine, field)
+        if then and now and str(then) != str(now):
+            found.append(f"{word}: {words.clean(then, 120)} in A, {words.clean(now, 120)} in B")
+    commands = [story.command_words(result) for result in (a, b)]
+    if commands[0] != commands[1]:
+        found.append(f"command: {commands[0] or 'unknown'} in A, {commands[1] or 'unknown'} in B")
+    if one.job.sample_unit != other.job.sample_unit:
+        found.append(f"counted in: {words.clean(one.job.sample_unit)} in A, {words.clean(other.job.sample_unit)} in B")
+    return found
+
+
+def ends(result: Result) -> tuple[Anatomy, Anatomy]:
+    """The job as it was and as it is after the run; the same where the baseline was kept."""
+    before, after = story.anatomies(result)
+    return before, after or before
+
+
+def ratio_of_speedups(a: Interval, b: Interval) -> Interval | None:
+    """``b`` over ``a``; their errors are independent, so they add in squares on the log scale. None: one is not measured."""
+    if not all(words.measured(i) and i.low > 0 for i in (a, b)):
+        return None
+    half = math.sqrt(sum((math.log(i.high / i.low) / 2) ** 2 for i in (a, b)))
+    return _around(math.log(b.estimate / a.estimate), half)
+
+
+def ratio_of_rates(a: float, b: float, noise_a: float, noise_b: float) -> Interval | None:
+    """Samples a second of ``b`` over those of ``a``, with both runs' noise (standard deviations of the log time).
+
+    Each counts as one draw of its noise, however many iterations it is the mean of: what the state of the machine in that run
+    has in common does not average away within the run.
+    """
+    if not all(words.known(x) and x > 0 for x in (a, b, noise_a, noise_b)):
+        return None
+    return _around(math.log(b / a), words.Z95 * math.hypot(noise_a, noise_b))
+
+
+def clear(interval: Interval) -> bool:
+    """Whether there is a difference to speak of."""
+    return interval.low > 1 or interval.high < 1
+
+
+def knob_rows(a: Result, b: Result) -> tuple[KnobRow, ...]:
+    """Every knob that one of the two changes, with the value it has in each after the run."""
+    names = dict.fromkeys([*a.knobs, *b.knobs])
+    rows = []
+    for name in names:
+        values = [words.value_words(r.knobs.get(name, r.baseline.get(name, "not in the search"))) for r in (a, b)]
+        said = [f"{value}{'' if name in r.knobs else ' (as it was)' if name in r.baseline else ''}" for value, r in zip(values, (a, b), strict=True)]
+        rows.append(KnobRow(words.clean(name, 60), said[0], said[1], values[0] != values[1]))
+    return tuple(rows)
+
+
+def operator_rows(a: Result, b: Result) -> tuple[OperatorRow, ...]:
+    """The operators of the job as it runs after tuning that take most more or less time, of those both profiles can tell."""
+    times = [_times_s(result) for result in (a, b)]
+    if not all(times):
+        return ()
+    rows = [OperatorRow(words.clean(name, 80), times[0].get(name, 0.0), times[1].get(name, 0.0)) for name in {**times[0], **times[1]}]
+    return tuple(sorted(rows, key=lambda row: -abs(row.b_s - row.a_s))[:MOST_OPERATORS])
+
+
+def _times_s(result: Result) -> dict[str, float]:
+    sides = result.explanation.sides
+    side = sides.get("winner") if result.knobs else sides.get("baseline")
+    iteration_s = ends(result)[1].iteration_s
+    found: dict[str, float] = {}
+    for row in side.operators if side is not None and words.known(iteration_s) else ():
+        found[row.name] = found.get(row.name, 0.0) + _share(row) * iteration_s
+    return found
+
+
+def _share(row: Operator) -> float:
+    return min(max(row.share, 0.0), 1.0) if words.known(row.share) else 0.0
+
+
+def findings_apart(a: Result, b: Result) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """Findings that stand after the run in one of the two only. A line that moved is the same place if its function is."""
+    if not all(r.explanation.rules or r.explanation.findings for r in (a, b)):
+        return (), ()  # one of them was never looked through: what it lacks says nothing
+    left, right = _standing(a), _standing(b)
+    return tuple(f for key, f in left.items() if key not in right), tuple(f for key, f in right.items() if key not in left)
+
+
+def _standing(result: Result) -> dict[tuple[str, str, str | int], Finding]:
+    """What is not cured: a finding of both sides is told once, as one of the baseline's."""
+    found: dict[tuple[str, str, str | int], Finding] = {}
+    for finding in result.explanation.findings:
+        if not finding.cured:
+            place = finding.place
+            where: tuple[str, str | int] = ("", "") if place is None else (Path(place.file).name, place.function or place.line)
+            found.setdefault((finding.rule, *where), finding)
+    return found
+
+
+def said_of_speedups(comparison: Comparison) -> str:
+    """The first sentence: which run gained more, if that can be told."""
+    ratio = comparison.speedups
+    if ratio is None:
+        return "One of the two speed-ups was not measured, so they cannot be compared."
+    figures = words.interval_words(ratio)
+    if not clear(ratio):
+        return f"Which of them gained more cannot be told: B's speed-up is {figures} A's."
+    more = "B" if ratio.estimate > 1 else "A"
+    return f"{more} gained more: B's speed-up is {figures} A's."
+
+
+def said_of_times(comparison: Comparison) -> list[str]:
+    """What the absolute figures say, and how little that may be."""
+    noises = " and ".join(f"{100 * r.observation.noise:.1f} %" for r in (comparison.a, comparison.b))
+    if comparison.baselines is None or comparison.tuned is None:
+        return ["The noise of one of the runs is not known, so no ratio is claimed between their times."]
+    said = []
+    base = comparison.baselines
+    if clear(base) and not comparison.differences:
+        said.append(f"The unchanged job itself ran {words.interval_words(base)} as fast in B as in A: the machine, the data or the code was not "
+                    "the same. Compare the speed-ups, not the times.")
+    else:
+        tuned = comparison.tuned
+        verb = "runs" if clear(tuned) else "cannot be told apart in speed from A: it runs"
+        said.append(f"After tuning, B {verb} {words.interval_words(tuned)} as fast as A, in samples a second.")
+    return [*said, f"Times of two runs are only as sure as the noise of both ({noises} between stretches of the unchanged job), and know nothing of "
+            "what changed on the machine between them."]
+
+
+def runs_words(results: Sequence[Result]) -> list[str]:
+    return [f"{words.clean(r.name, 80)}: {story.headline(r)}" for r in results]
+
+
+def _around(log: float, half: float) -> Interval:
+    return Interval(*(math.exp(log + side * half) for side in (0, -1, 1)))

@@ -1,0 +1,169 @@
+"""Findings in words: rows for the page, lines for the closing screen, the whole list for ``autotune show --findings``.
+
+All that comes from the job (paths, lines of code, dynamo's reasons) goes through :func:`words.clean`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autotune.explain.records import Finding
+from autotune.report import story, words
+from autotune.results import Result
+from autotune_trials.evidence import Place
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LONGEST = 600  # characters of one sentence
+LONGEST_CODE = 160
+FURTHER = 4  # places listed after the first
+TOP = 3  # findings on the closing screen
+
+
+@dataclass(frozen=True)
+class PlaceRow:
+    """``where``: "train.py:41 in main"; ``full``: the whole path; ``code``: the line itself, "" if it could not be read."""
+
+    where: str
+    full: str
+    code: str
+    own: bool
+
+
+@dataclass(frozen=True)
+class FindingRow:
+    title: str
+    rule: str
+    cost: str  # "27.0 ms an iteration (34 %)"; "" if it was not measured
+    width: float  # share of the iteration in percent, for the bar
+    after: str  # what is left in the winner, "" if nothing can be said
+    evidence: str
+    advice: str
+    knob: str
+    cured: str  # "num_workers=4 did it"; "" if it is still there
+    new: bool  # only the answer has it
+    places: tuple[PlaceRow, ...]
+    more: int  # places left out
+
+
+@dataclass(frozen=True)
+class FindingsStory:
+    """``summary``: one sentence; "" if nothing was judged at all, and then there is nothing to show."""
+
+    summary: str
+    open: tuple[FindingRow, ...]
+    cured: tuple[FindingRow, ...]
+    not_judged: tuple[tuple[str, str], ...]
+
+
+def findings_story(result: Result) -> FindingsStory:
+    """Everything the page says about findings."""
+    explanation = result.explanation
+    if not explanation.rules and not explanation.not_judged:
+        return FindingsStory("", (), (), ())
+    still = tuple(_row(f, result) for f in explanation.findings if not f.cured)
+    cured = tuple(_row(f, result) for f in explanation.findings if f.cured)
+    refused = tuple((words.clean(n.title, 120), words.clean(n.reason, LONGEST)) for n in explanation.not_judged)
+    return FindingsStory(_summary(result, len(still), len(cured)), still, cured, refused)
+
+
+def _summary(result: Result, still: int, cured: int) -> str:
+    rules = words.plural(result.explanation.rules, "rule")
+    if not result.explanation.rules:
+        return "Nothing could be judged."
+    if not still and not cured:
+        return f"Nothing found: {rules} looked, none fired."
+    looked = f"{rules} looked"
+    if not story.tuned(result):
+        return f"{words.plural(still, 'finding')}; {looked}."
+    if not still:
+        return f"{words.plural(cured, 'finding')} in the job as it was, none is left in the answer; {looked}."
+    return f"{words.plural(still, 'finding')} left in the answer, {cured} gone with it; {looked}."
+
+
+def _row(finding: Finding, result: Result) -> FindingRow:
+    places = [p for p in (finding.place, *finding.places) if p is not None]
+    workdir = str(result.environment.get("workdir", "") or "")
+    return FindingRow(
+        title=words.clean(finding.title, 120), rule=words.clean(finding.rule, 60), cost=_cost(finding),
+        width=round(100 * min(max(finding.share, 0.0), 1.0), 2) if words.known(finding.share) else 0.0, after=_after(finding),
+        evidence=words.clean(finding.evidence, LONGEST), advice=words.clean(finding.advice, LONGEST), knob=words.clean(finding.knob, 60),
+        cured=(words.clean(finding.how_cured, 120) or "gone") if finding.cured else "", new=finding.side == "winner" and not finding.cured,
+        places=tuple(_place(p, workdir) for p in places[: FURTHER + 1]), more=max(0, len(places) - FURTHER - 1),
+    )  # fmt: skip
+
+
+def _cost(finding: Finding) -> str:
+    if not words.known(finding.cost_s):
+        return ""
+    share = f" ({100 * finding.share:.0f} %)" if words.known(finding.share) else ""
+    return f"{words.duration_words(finding.cost_s)} an iteration{share}"
+
+
+def _after(finding: Finding) -> str:
+    if finding.cured or not words.known(finding.cost_after_s):
+        return ""
+    return f"{words.duration_words(finding.cost_after_s)} in the answer"
+
+
+def _place(place: Place, workdir: str) -> PlaceRow:
+    file = words.clean(place.file, 300)
+    shown = os.path.relpath(file, workdir) if workdir and file.startswith(os.path.join(workdir, "")) else os.path.join(*file.split(os.sep)[-2:])
+    function = "" if place.function in ("", "<module>") else f" in {words.clean(place.function, 80)}"
+    return PlaceRow(f"{shown}:{place.line}{function}", f"{file}:{place.line}", words.clean(place.code, LONGEST_CODE), place.own)
+
+
+# ---------------------------------------------------------------- in the terminal
+
+
+def findings_lines(result: Result) -> list[Any]:
+    """The closing screen's: at most three that are left, a line each, and what the answer already cured."""
+    from rich.text import Text
+
+    told = findings_story(result)
+    if not told.summary:
+        return []
+    lines: list[Any] = []
+    for row in told.open[:TOP]:
+        where = f", {row.places[0].where}" if row.places else ""
+        cost = f": {row.after or row.cost}" if row.after or row.cost else ""
+        lines.append(Text.assemble((row.title, "yellow"), f"{where}{cost}"))
+    if len(told.open) > TOP:
+        lines.append(Text(f"and {len(told.open) - TOP} more, in the report", style="dim"))
+    for row in told.cured:
+        cost = f" ({row.cost})" if row.cost else ""
+        lines.append(Text.assemble(("cured: ", "green"), f"{row.title}{cost}: {row.cured}"))
+    return lines or [Text(told.summary, style="dim")]
+
+
+def print_findings(console: Console, result: Result) -> None:
+    """All findings, what is left first. ``console`` must have markup and emoji off."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    told = findings_story(result)
+    if not told.summary:
+        console.print(Text("Nothing was looked at: the run was made with traces: none, or could not be profiled."))
+        return
+    console.print(Text(told.summary, style="bold"))
+    for row in (*told.open, *told.cured):
+        console.print()
+        style = "green" if row.cured else "yellow"
+        badge = f"  cured: {row.cured}" if row.cured else "  only in the answer" if row.new else ""
+        console.print(Text.assemble((row.title, f"bold {style}"), (badge, style)))
+        body = [Text(", ".join(filter(None, (row.cost, row.after))))] if row.cost else []
+        for place in row.places:
+            body.append(Text(place.where + (f"    {place.code}" if place.code else ""), style="cyan"))
+        if row.more:
+            body.append(Text(f"and {words.plural(row.more, 'more place')}", style="dim"))
+        body += [Text(row.evidence), Text(row.advice + (f" Knob: {row.knob}." if row.knob else ""), style="dim")]
+        for part in body:
+            console.print(Padding(part, (0, 0, 0, 2)))
+    if told.not_judged:
+        console.print()
+        console.print(Text("Not judged", style="bold"))
+        for title, reason in told.not_judged:
+            console.print(Padding(Text.assemble(title, (f": {reason}", "dim")), (0, 0, 0, 2)))

@@ -1,0 +1,66 @@
+"""How the gain builds up and which knobs mattered, in the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.report import story, words
+from autotune.report.plots.waterfall import drawable, step_words
+from autotune.results import Interval, Result
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+BAR = 30  # characters the longest bar is drawn in
+SOURCES = {"live": "live", "search": "live, from the search", "fresh": "from own gains", "confirmed": "confirmed"}
+
+
+def print_gains(console: Console, result: Result) -> None:
+    """The waterfall and the knob importance. ``console`` must have markup and emoji off."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    steps = drawable(result)
+    if steps:
+        console.print(Text("How the gain builds up", style="bold"))
+        table = _table()
+        top = max([1.0, *(step.cumulative for step in steps)])
+        before = 1.0
+        table.add_row(Text("the job as it is"), Text("1×"), Text(""), _bar(0.0, 1.0, top))
+        for step in steps:
+            interval = words.interval_words(Interval(step.cumulative, step.low, step.high))
+            source = SOURCES.get(step.source, words.clean(step.source, 20))
+            table.add_row(Text(step_words(result, step)), Text(interval), Text(source, style="dim"), _bar(before, step.cumulative, top))
+            before = step.cumulative
+        console.print(Padding(table, (0, 0, 0, 2)))
+        console.print(Padding(Text(story.build_up_words(result), style="dim"), (0, 0, 0, 2)))
+        console.print()
+    console.print(Text("Which knobs mattered", style="bold"))
+    shares = {knob: share for knob, share in result.explanation.importance.items() if words.known(share)}
+    if not shares:
+        console.print(Padding(Text(story.no_importance(result), style="dim"), (0, 0, 0, 2)))
+        return
+    table = _table()
+    for knob, share in shares.items():
+        table.add_row(Text(words.clean(knob, 40)), Text(f"{100 * share:.0f} %"), Text(""), _bar(0.0, share, max(shares.values())))
+    console.print(Padding(table, (0, 0, 0, 2)))
+    console.print(Padding(Text("share of the differences between the trials, up or down; not what is gained", style="dim"), (0, 0, 0, 2)))
+
+
+def _table() -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 3, 0, 0), show_edge=False, show_header=False)
+    table.add_column(overflow="fold")
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, overflow="crop")
+    return table
+
+
+def _bar(start: float, end: float, top: float) -> Any:
+    """What was there before in pale, what this adds (or takes) in full."""
+    from rich.text import Text
+
+    low, high = (round(BAR * max(min(v, top), 0.0) / top) for v in sorted((start, end)))
+    return Text("░" * low, style="dim") + Text("█" * (high - low), style="green" if end >= start else "yellow")

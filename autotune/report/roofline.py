@@ -1,0 +1,70 @@
+"""The roofline plot: achieved against arithmetic intensity, both runs, under the measured roof."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autotune.explain.peaks import FORMATS
+from autotune.explain.records import Operator, Peak, Side
+from autotune.report.plots.canvas import MARKS, ON_WHITE, Palette, svg, write_png
+
+POINTS = 12  # of each side, the costliest
+SIDES = {"baseline": ("ink", "o"), "winner": ("accent", "D")}
+NAMES = {"baseline": "before", "winner": "after"}
+
+
+def points(side: Side) -> list[Operator]:
+    """The rows that can be drawn: those that compute, were judged, and took the most time."""
+    return [row for row in side.operators if row.intensity and row.achieved and row.flops][:POINTS]
+
+
+def can_draw(sides: Mapping[str, Side], peaks: Sequence[Peak]) -> bool:
+    measured = {peak.name for peak in peaks}
+    return {"memory", "float32"} <= measured and any(points(side) for side in sides.values())
+
+
+def roofline_svg(sides: Mapping[str, Side], peaks: Sequence[Peak]) -> str:
+    """As SVG in the page's colours; "" if nothing can be drawn."""
+    return svg(lambda axes: _draw(axes[0], sides, peaks, MARKS), "roofline", (1,)) if can_draw(sides, peaks) else ""
+
+
+def write_roofline_plot(sides: Mapping[str, Side], peaks: Sequence[Peak], path: Path) -> None:
+    """As PNG on white, published by rename; nothing if nothing can be drawn.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    if not can_draw(sides, peaks):
+        return
+    write_png(lambda axes: _draw(axes[0], sides, peaks, ON_WHITE), path)
+
+
+def _draw(axes: Any, sides: Mapping[str, Side], peaks: Sequence[Peak], palette: Palette) -> None:
+    measured = {peak.name: peak.value for peak in peaks}
+    drawn = {name: points(side) for name, side in sides.items()}
+    used = {d for rows in drawn.values() for row in rows for d in row.dtypes.split()}
+    intensities = [row.intensity or 0.0 for rows in drawn.values() for row in rows]
+    memory = measured["memory"]
+    roofs = [f for f in FORMATS if f in measured and (f == "float32" or f in used or (f == "tf32" and "float32" in used))]
+    left, right = min(*intensities, 0.1) / 2, 2 * max(*intensities, max(measured[f] for f in roofs) / memory)
+    for name in roofs:
+        peak = measured[name]
+        axes.plot([left, peak / memory, right], [left * memory / 1e9, peak / 1e9, peak / 1e9], color=palette.muted, linewidth=1)
+        axes.annotate(name, (right, peak / 1e9), xytext=(-2, 3), textcoords="offset points", ha="right", color=palette.muted, fontsize=9)
+    longest = max((row.self_time_s for rows in drawn.values() for row in rows), default=1.0)
+    for name, rows in drawn.items():
+        role, marker = SIDES.get(name, ("good", "s"))
+        sizes = [14 + 120 * row.self_time_s / longest for row in rows]
+        axes.scatter([row.intensity for row in rows], [(row.achieved or 0.0) / 1e9 for row in rows], s=sizes, marker=marker, alpha=0.75,
+                     color=getattr(palette, role), linewidths=0, label=NAMES.get(name, "other"))  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.tick_params(which="minor", color=palette.line, labelcolor=palette.muted, labelsize=8)
+    axes.set_xlim(left, right)
+    axes.set_xlabel("FLOP a byte")
+    axes.set_ylabel("GFLOP/s")
+    legend = axes.figure.legend(loc="outside upper left", ncols=3, frameon=False, fontsize=9, handletextpad=0.4, markerscale=0.8)
+    for text in legend.get_texts():
+        text.set_color(palette.ink)

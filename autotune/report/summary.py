@@ -1,0 +1,182 @@
+"""The performance summary as rows: before and after side by side, for the terminal and for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+from autotune.explain.records import Explanation, NsightFacts, PerfSummary, Side
+from autotune.report import story, words
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from autotune.results import Result
+
+NAMES = {"baseline": "before", "winner": "after"}
+NOTHING = "–"
+TOOLS = ("Nsight",)  # what notes on external profilers begin with, see autotune.explain.nsight
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    label: str
+    cells: tuple[str, ...]  # one a side, in the order of SummaryTable.sides
+    note: str = ""  # what the figure means, where its name does not say it
+
+
+@dataclass(frozen=True)
+class SummaryTable:
+    sides: tuple[str, ...]
+    rows: tuple[SummaryRow, ...]
+    foot: tuple[str, ...]  # sentences below it
+
+
+def summary_table(sides: Mapping[str, Side], unit: str = "samples", device: str = "") -> SummaryTable | None:
+    """The table; None if no side has a summary.
+
+    Args:
+        unit: what is counted a second: "samples", or "iterations".
+        device: "cpu" or "cuda", to say why there are no copies; "": nothing is said.
+    """
+    known = {name: side.summary for name, side in sides.items() if side.summary is not None}
+    if not known:
+        return None
+    summaries = list(known.values())
+    names = tuple(NAMES.get(name, words.clean(name, 40)) if len(known) > 1 else "now" for name in known)
+    rows = [row for row in (_row(spec, summaries) for spec in _rows(words.clean(unit, 40))) if row is not None]
+    foot = [
+        "One process a side, timed before anything was watched or profiled. How much faster is what fresh processes proved, not the ratio of these."
+        if len(known) > 1 else "Timed in one process, before anything was watched or profiled."
+    ]  # fmt: skip
+    if device == "cpu":
+        foot.append("Nothing is copied to a device: the job computes on the CPU.")
+    elif device == "cuda" and all(s.host_to_device_bytes is None for s in summaries):
+        foot.append("Copies to the device were not seen.")
+    return SummaryTable(names, tuple(rows), tuple(foot))
+
+
+@dataclass(frozen=True)
+class _Spec:
+    label: str
+    cell: Callable[[PerfSummary], str]
+    note: Callable[[PerfSummary], str] = lambda _: ""
+
+
+def _rows(unit: str) -> tuple[_Spec, ...]:
+    rate = f"{unit}/s"
+    return (
+        _Spec("reader cost", lambda s: words.duration_words(s.reader_cost_s), lambda _: "waiting for a batch"),
+        _Spec("batch cost", lambda s: words.duration_words(s.batch_cost_s), lambda _: "a whole iteration"),
+        _Spec("reader ratio", lambda s: _percent(s.reader_ratio)),
+        _Spec(f"ips, {rate}", lambda s: words.number_words(s.ips_mean), lambda _: "mean"),
+        _Spec("ips, fastest", lambda s: words.number_words(s.ips_max)),
+        _Spec("ips, slowest", lambda s: words.number_words(s.ips_min)),
+        _Spec("ips, variance", lambda s: f"{words.number_words(s.ips_variance)} (± {words.number_words(sqrt(max(s.ips_variance, 0.0)))})",
+              lambda _: "and standard deviation"),
+        _Spec("steps", lambda s: f"{s.steps:,} ({s.steps_skipped:,} skipped)", lambda _: "warm-up is skipped"),
+        _Spec("device utilisation", lambda s: _percent(s.device_utilisation), lambda s: s.utilisation_of),
+        _Spec("peak memory", lambda s: f"{words.number_words(s.peak_memory_gib)} GiB" if s.peak_memory_gib else NOTHING),
+        _Spec("host to device, a step", lambda s: bytes_words(s.host_to_device_bytes)),
+        _Spec("host to device, rate", lambda s: _rate(s.host_to_device_bytes_per_s), lambda _: "while copying"),
+        _Spec("model FLOPs, a step", lambda s: scaled_words(s.model_flops, "FLOP"), lambda _: "forward and backward"),
+        _Spec("model FLOPs utilisation", lambda s: _percent(s.mfu), lambda s: s.mfu_of),
+    )  # fmt: skip
+
+
+def _row(spec: _Spec, summaries: list[PerfSummary]) -> SummaryRow | None:
+    cells = tuple(spec.cell(s) for s in summaries)
+    if all(cell == NOTHING for cell in cells):
+        return None
+    notes = list(dict.fromkeys(note for s in summaries if (note := spec.note(s))))
+    return SummaryRow(spec.label, cells, words.clean("; ".join(notes), 120))
+
+
+def _percent(share: float | None) -> str:
+    if not words.known(share):
+        return NOTHING
+    return f"{100 * share:.1f} %" if share < 0.0995 else f"{100 * share:.0f} %"
+
+
+def bytes_words(nbytes: float | None) -> str:
+    """``19.3 MB``; decimal, as rates are given on data sheets."""
+    return scaled_words(nbytes, "B") if words.known(nbytes) else NOTHING
+
+
+def _rate(bytes_per_s: float | None) -> str:
+    return f"{bytes_words(bytes_per_s)}/s" if words.known(bytes_per_s) else NOTHING
+
+
+def scaled_words(number: float | None, unit: str) -> str:
+    """``2.31 GFLOP``, three digits with a decimal prefix."""
+    if not words.known(number):
+        return NOTHING
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= 0.9995 * factor:
+            return f"{number / factor:.3g} {prefix}{unit}"
+    return f"{number:.3g} {unit}"
+
+
+def nsight_words(facts: NsightFacts) -> list[str]:
+    """What Nsight Systems saw, a sentence each."""
+    said = [f"the device was at work {100 * facts.busy_s / facts.window_s:.0f} % of {words.duration_words(facts.window_s)}"] if facts.window_s > 0 else []
+    per_step = f", {facts.launches / facts.steps:,.0f} an iteration" if facts.steps else ""
+    said.append(f"{words.plural(facts.launches, 'kernel launch', 'kernel launches')}{per_step}")
+    if facts.host_to_device_bytes:
+        rate = f" at {bytes_words(facts.host_to_device_bytes / facts.host_to_device_s)}/s" if facts.host_to_device_s else ""
+        said.append(f"{bytes_words(facts.host_to_device_bytes)} copied to the device{rate}")
+    return [story.sentence(text) for text in said]
+
+
+def print_summary(console: Console, table: SummaryTable) -> None:
+    """The table in a terminal. ``console`` must have markup and emoji off."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=None, padding=(0, 3, 0, 0), show_edge=False, header_style="dim", show_header=len(table.sides) > 1)
+    shown.add_column("", no_wrap=True)
+    for name in table.sides:
+        shown.add_column(name, justify="right", no_wrap=True)
+    shown.add_column("", style="dim", overflow="fold")
+    for row in table.rows:
+        shown.add_row(Text(row.label), *(Text(cell) for cell in row.cells), Text(row.note))
+    console.print(shown)
+    for sentence in table.foot:
+        console.print(Text(sentence, style="dim"))
+
+
+def print_result_summary(console: Console, result: Result) -> None:
+    """The summary of a result, or why there is none."""
+    from rich.text import Text
+
+    table = result_summary(result)
+    if table is None:
+        console.print(Text("There is no summary: the run was made with traces: none, or could not be profiled."))
+    else:
+        print_summary(console, table)
+
+
+def result_summary(result: Result) -> SummaryTable | None:
+    """The table of a result, with what external profilers saw, or why they saw nothing, below it."""
+    job = result.observation.job
+    table = summary_table(result.explanation.sides, job.sample_unit, job.device)
+    return table and replace(table, foot=(*table.foot, *_tools(result.explanation)))
+
+
+def _tools(explanation: Explanation) -> list[str]:
+    said = [story.sentence(note) for note in explanation.notes if note.startswith(TOOLS)]
+    for name, side in explanation.sides.items():
+        of = f", {NAMES.get(name, words.clean(name, 40))}" if len(explanation.sides) > 1 else ""
+        if side.nsight_facts is not None:
+            said.append(f"Nsight Systems{of}: {' '.join(nsight_words(side.nsight_facts))}")
+        if side.counters:
+            top = [f"{words.clean(c.name, 80)} {_percent(c.compute_share)} and {_percent(c.memory_share)}" for c in side.counters[:3]]
+            said.append(f"Nsight Compute{of}, share of the card's compute and memory: {'; '.join(top)}.")
+    return said
+
+
+def page_summary(result: Result) -> dict[str, Any]:
+    """What summary.html.j2 needs: ``summary`` is a SummaryTable or None."""
+    return {"summary": result_summary(result)}

@@ -1,0 +1,124 @@
+"""The timeline strip: what happened in a few iterations, before and after, on one scale of seconds.
+
+One row for the phases of the iteration, and one for each other lane of the spans (device kernels, copies, operators).
+Thousands of kernels are narrower than a pixel: neighbours of one kind that nobody could tell apart become one stretch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.explain.records import Side, Span
+from autotune.report import words
+from autotune.report.story import PHASE_WORDS
+from autotune.results import Result
+from autotune_trials.protocol import PHASES
+
+WIDTH = 1000  # of the strip in its own units
+MOST_SPANS = 500  # in one row: finer than that no screen shows
+FINEST = 0.5  # units; a stretch is at least this wide
+SIDE_WORDS = {"baseline": "before", "winner": "after"}
+LANE_WORDS = {"device": "device", "copy": "copies", "operators": "operators", "cpu": "CPU"}
+KINDS = {
+    "matrix": (re.compile(r"gemm|matmul|\bmm\b|bmm|addmm|linear|conv|cutlass|xmma|attention|fmha", re.IGNORECASE), "products and convolutions"),
+    "move": (re.compile(r"copy|memcpy|memset|clone|contiguous|\bcat\b|_to\b|::to\b", re.IGNORECASE), "copies"),
+}  # fmt: skip
+KIND_WORDS = {**PHASE_WORDS, **{kind: said for kind, (_, said) in KINDS.items()}, "rest": "everything else"}
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A rectangle of the strip, in its units."""
+
+    kind: str
+    x: float
+    width: float
+    title: str
+
+
+def strips(result: Result) -> list[dict[str, Any]]:
+    """One strip a profiled side that has a timeline, in the order before, after."""
+    sides = {name: side for name, side in result.explanation.sides.items() if _spans(side)}
+    whole_s = whole(result)
+    if whole_s <= 0:
+        return []
+    return [
+        {
+            "name": SIDE_WORDS.get(name, words.clean(name, 60)), "total": words.duration_words(_end(side)), "trace": words.clean(side.trace),
+            "lanes": [{"name": said, "spans": stretches(spans, whole_s)} for said, spans in _lanes(side)],
+            "marks": [round(WIDTH * at / whole_s, 2) for at in _beginnings(side)],
+        }
+        for name, side in sides.items()
+    ]
+
+
+def whole(result: Result) -> float:
+    """Seconds the strips are drawn in: those of the longer one."""
+    return max((_end(side) for side in result.explanation.sides.values()), default=0.0)
+
+
+def kinds(strips: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
+    """(kind, words) of what is drawn, for the legend."""
+    used = {span.kind for strip in strips for lane in strip["lanes"] for span in lane["spans"]}
+    return [(kind, said) for kind, said in KIND_WORDS.items() if kind in used]
+
+
+def stretches(spans: Sequence[Span], whole_s: float) -> list[Stretch]:
+    """What is drawn of ``spans``: at most :data:`MOST_SPANS`, none narrower than :data:`FINEST`."""
+    ordered = sorted(spans, key=lambda s: (s.start_s, -s.duration_s))
+    finest_s = FINEST * whole_s / WIDTH
+    found = _merged(ordered, finest_s)
+    while len(found) > MOST_SPANS:
+        finest_s *= 1.5
+        found = _merged(ordered, finest_s)
+    unit = WIDTH / whole_s
+    return [Stretch(kind, round(a * unit, 2), round(max((b - a) * unit, FINEST), 2), title) for kind, a, b, title in found]
+
+
+def _merged(spans: Sequence[Span], finest_s: float) -> list[tuple[str, float, float, str]]:
+    found: list[tuple[str, float, float, str]] = []
+    counts: list[int] = []
+    for span in spans:
+        kind, end_s = _kind(span), span.start_s + span.duration_s
+        if found and found[-1][0] == kind and end_s - span.start_s < 4 * finest_s and span.start_s - found[-1][2] < finest_s and (
+            found[-1][2] - found[-1][1] < 8 * finest_s):
+            counts[-1] += 1
+            start_s, end_s = found[-1][1], max(end_s, found[-1][2])
+            found[-1] = (kind, start_s, end_s, f"{counts[-1]} in {words.duration_words(end_s - start_s)}")
+            continue
+        name = PHASE_WORDS.get(span.name, words.clean(span.name, 90))
+        found.append((kind, span.start_s, end_s, f"{name}: {words.duration_words(span.duration_s)}"))
+        counts.append(1)
+    return found
+
+
+def _kind(span: Span) -> str:
+    if span.lane in PHASES:
+        return span.lane
+    if span.lane == "copy":
+        return "move"
+    return next((kind for kind, (pattern, _) in KINDS.items() if pattern.search(span.name)), "rest")
+
+
+def _lanes(side: Side) -> list[tuple[str, list[Span]]]:
+    lanes: dict[str, list[Span]] = {}
+    for span in _spans(side):
+        lanes.setdefault("phases" if span.lane in PHASES else span.lane, []).append(span)
+    first = [name for name in ("phases", "device", "copy") if name in lanes]
+    return [(LANE_WORDS.get(name, words.clean(name, 20)), lanes[name]) for name in (*first, *(n for n in lanes if n not in first))]
+
+
+def _spans(side: Side) -> list[Span]:
+    return [s for s in side.timeline if words.known(s.start_s) and words.known(s.duration_s) and s.start_s >= 0 and s.duration_s >= 0]
+
+
+def _end(side: Side) -> float:
+    return max((s.start_s + s.duration_s for s in _spans(side)), default=0.0)
+
+
+def _beginnings(side: Side) -> list[float]:
+    """Where an iteration begins: with the wait for its batch."""
+    return sorted({s.start_s for s in _spans(side) if s.lane == "data" and s.start_s > 0})

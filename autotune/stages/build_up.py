@@ -1,0 +1,181 @@
+"""How the gain builds up, knob by knob: a part of EXPLAIN.
+
+    baseline │ + knob with the biggest own gain │ + next │ … │ + last = the confirmed figure
+             └────── one live session, each step against baseline blocks beside it ──────┘   fresh processes
+
+The steps between are live figures, for orientation; the last one is the confirmed speed-up with its interval. What must be
+set before a process starts cannot be switched in a live one: such knobs come last, and the step before each is the confirmed
+figure without what the knob was found to give (in fresh processes, when it was dropped from the winner).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from autotune.errors import BaselineError
+from autotune.executors.base import SessionFailed
+from autotune.explain.importance import importance
+from autotune.explain.records import BuildUp, Explanation
+from autotune.job.configs import key_of, normalise
+from autotune.job.spec import SearchSpace
+from autotune.results import Confirmation, Interval, KnobGain, Observation, Trial
+from autotune.stages.bench import Bench
+from autotune.stages.live import BlockFailed, LiveComparison
+from autotune.verdict.speedup import LogRatio
+from autotune_spaces.base import Config, Scope, Value
+from autotune_spaces.codec import decode, encode
+
+SHARE = 0.08  # of the run so far; explaining may add 25 % in all, and the profiled runs need most of it
+TOO_LITTLE_TIME = (
+    "the steps of the build-up were not measured by themselves, as that would have taken too long: figures of the search serve "
+    "where there are any"
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A prefix of the winner: ``name`` and all knobs before it."""
+
+    name: str
+    config: Mapping[str, Value]
+
+
+def credit(
+    bench: Bench, observation: Observation, explanation: Explanation, confirmation: Confirmation | None,
+    gains: Sequence[KnobGain], trials: Sequence[Trial],
+) -> Explanation:
+    """``explanation`` with what each knob has to do with the result. ``confirmation``: of the winner; None: baseline kept."""
+    began = time.monotonic()
+    shares, why_none = importance(trials, observation.defaults, observation.noise)
+    notes = [f"knob importance: {why_none}"] if why_none and trials else []
+    steps: tuple[BuildUp, ...] = ()
+    if confirmation is not None:
+        steps, said = build_up(bench, observation, confirmation, gains, trials)
+        notes += said
+    wall_s = round(explanation.wall_s + time.monotonic() - began, 1)
+    return replace(explanation, build_up=steps, importance=shares, wall_s=wall_s, notes=(*explanation.notes, *notes))
+
+
+def build_up(
+    bench: Bench, observation: Observation, confirmation: Confirmation, gains: Sequence[KnobGain], trials: Sequence[Trial]
+) -> tuple[tuple[BuildUp, ...], list[str]]:
+    """(the steps from the baseline to the confirmed figure, what is to be said about them)."""
+    space = bench.spec.search_space
+    own = own_gains(confirmation.config, gains, trials)
+    steps = prefixes(confirmation.config, own, observation.defaults, space)
+    live = [s for s in steps[:-1] if all(space[name].scope is Scope.LIVE for name in s.config)]
+    measured, notes = _measure(bench, observation, live, trials)
+    found: list[tuple[Step, Interval | None, str]] = []
+    for index, step in enumerate(steps[:-1]):
+        key = key_of(step.config)
+        later = [s.name for s in steps[index + 1:]]
+        trial = next((t for t in trials if key_of(t.config) == key and t.state == "complete" and t.log_ratio is not None), None)
+        if key in measured:
+            found.append((step, _interval(measured[key]), "live"))
+        elif step not in live and (rest := without_later(confirmation.speedup, later, gains)) is not None:
+            found.append((step, rest, "fresh"))
+        elif trial is not None:
+            ratio = LogRatio(trial.log_ratio or 0.0, trial.standard_error or math.nan, trial.pairs)
+            found.append((step, _interval(ratio), "search"))
+        else:
+            found.append((step, None, ""))
+    found.append((steps[-1], confirmation.speedup, "confirmed"))
+    return joined(found), notes
+
+
+def own_gains(config: Config, gains: Sequence[KnobGain], trials: Sequence[Trial]) -> dict[str, float]:
+    """What each knob gives by itself: found when it was dropped from the winner, else tried alone, else nothing known."""
+    alone = {next(iter(t.config)): t.speedup for t in trials if len(t.config) == 1 and t.speedup is not None
+             and all(config.get(k) == v for k, v in t.config.items())}
+    dropped = {g.knob: g.speedup.estimate for g in gains if g.speedup is not None}
+    return {name: dropped.get(name, alone.get(name, 1.0)) for name in config}
+
+
+def prefixes(config: Config, own: Mapping[str, float], defaults: Mapping[str, Value], space: SearchSpace) -> list[Step]:
+    """The winner in steps of one knob: the biggest own gain first, knobs of the process last, and none before the knob
+    that gives it a meaning."""
+    left = sorted(config, key=lambda name: (space[name].scope is Scope.PROCESS, -own[name]))
+    steps: list[Step] = []
+    so_far: dict[str, Value] = {}
+    while left:
+        name = next((n for n in left if n in normalise({**so_far, n: config[n]}, defaults, space)), left[0])
+        left.remove(name)
+        so_far[name] = config[name]
+        steps.append(Step(name, dict(so_far)))
+    return steps
+
+
+def without_later(confirmed: Interval, later: Sequence[str], gains: Sequence[KnobGain]) -> Interval | None:
+    """The confirmed speed-up without what the knobs ``later`` give; None if one of them was not measured.
+
+    Errors add in squares: the drops were measured in other processes than the confirmation.
+    """
+    known = {g.knob: g.speedup for g in gains if g.speedup is not None}
+    if any(name not in known for name in later):
+        return None
+    parts = [confirmed, *(known[name] for name in later)]
+    if any(not (part.low > 0 and math.isfinite(part.high)) for part in parts):
+        return None
+    estimate = math.log(confirmed.estimate) - sum(math.log(part.estimate) for part in parts[1:])
+    half = math.sqrt(sum((math.log(part.high / part.low) / 2) ** 2 for part in parts))
+    return Interval(*(math.exp(estimate + side * half) for side in (0, -1, 1)))
+
+
+def joined(found: Sequence[tuple[Step, Interval | None, str]]) -> tuple[BuildUp, ...]:
+    """Steps as they are shown: one without a figure of its own goes together with the next that has one."""
+    steps: list[BuildUp] = []
+    waiting: list[str] = []
+    for step, interval, source in found:
+        if interval is None:
+            waiting.append(step.name)
+            continue
+        value = step.config[step.name]
+        steps.append(BuildUp(step.name, value, interval.estimate, interval.low, interval.high, source, tuple(waiting)))
+        waiting = []
+    return tuple(steps)
+
+
+def _measure(
+    bench: Bench, observation: Observation, steps: Sequence[Step], trials: Sequence[Trial]
+) -> tuple[dict[str, LogRatio], list[str]]:
+    """key of a prefix -> log ratio against the baseline, all in one live session; what a resumed run knows is not repeated."""
+    known: dict[str, LogRatio] = {}
+    for step in steps:
+        stored = bench.journal.find("build-up", key_of(step.config))
+        if stored is not None:
+            known[key_of(step.config)] = decode(LogRatio, stored)
+    missing = [step for step in steps if key_of(step.config) not in known]
+    if not missing or bench.spec.traces == "none":
+        return known, []
+    expected_s = observation.startup_s + sum(_expected_s(step.config, trials) for step in missing)
+    if bench.out_of_time() or expected_s > SHARE * bench.journal.elapsed_s:
+        return known, [TOO_LITTLE_TIME]
+    with LiveComparison(bench, noise=observation.noise) as live:
+        for step in missing:
+            bench.progress.measuring("build-up", step.config)
+            try:
+                ratio = live.compare(step.config, {}, prune=False).ratio
+            except BlockFailed as failure:
+                return known, [f"the build-up of the gain could not be measured with {step.name}: {failure}"]
+            except (SessionFailed, BaselineError) as failure:
+                return known, [f"the build-up of the gain could not be measured: {failure}"]
+            known[key_of(step.config)] = ratio
+            bench.journal.append("build-up", key_of(step.config), encode(ratio))
+            bench.stop.check()
+    return known, []
+
+
+def _expected_s(config: Config, trials: Sequence[Trial]) -> float:
+    """What a comparison of ``config`` takes, by what its knobs took when they were tried alone."""
+    live = [t for t in trials if t.state == "complete" and t.origin != "process"]
+    alone = [t.wall_s for t in live if len(t.config) == 1 and all(config.get(k) == v for k, v in t.config.items())]
+    return max(alone, default=median([t.wall_s for t in live] or [0.0]))
+
+
+def _interval(ratio: LogRatio) -> Interval:
+    """Two standard errors to each side: a live figure, for orientation."""
+    return Interval(*(math.exp(-ratio.estimate + k * ratio.sigma) for k in (0, -2, 2)))

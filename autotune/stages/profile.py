@@ -1,0 +1,58 @@
+"""PROFILE: the explain stage alone, for ``autotune profile``: one process of the job, nothing tuned.
+
+    one process │ warm-up │ timed │ watched │ profiled │
+                             └ anatomy, bottleneck, summary; then as the explain stage does it
+"""
+
+from __future__ import annotations
+
+import time
+
+from autotune.errors import BaselineError
+from autotune.executors.base import SessionFailed
+from autotune.explain.records import Explanation
+from autotune.results import Observation
+from autotune.stages.bench import Bench
+from autotune.stages.explain import examine, profiled
+from autotune.stages.observe import choose_knobs, explain_failure, name_bottleneck
+from autotune.verdict.timing import anatomy, drop_start, warm_up_end
+from autotune_spaces.base import Config
+from autotune_trials.protocol import Hello, Record
+
+SIDE = "baseline"  # the explain stage's name for the only side there is
+
+
+def explain_alone(bench: Bench, config: Config) -> tuple[Observation, Explanation, Record]:
+    """What one profiled process of the job with ``config`` shows.
+
+    Raises:
+        BaselineError: the job fails by itself, or has too few iterations.
+        HookError: the agent cannot get in, or sees no optimizer step.
+    """
+    began = time.monotonic()
+    try:
+        record = profiled(bench, SIDE, config)
+    except SessionFailed as failure:
+        raise explain_failure(bench, failure) from failure
+    if not record.trace:
+        reason = record.notes.get("profile") or "the job ended before its iterations could be profiled"
+        raise BaselineError(
+            str(reason), where=" ".join(bench.spec.command), expected="some 100 optimizer steps",
+            remedy="raise its number of epochs or steps in job.yaml's command",
+        )
+    hello = bench.executor.last_hello
+    assert hello is not None
+    observation = observed(bench, hello, record)
+    return observation, examine(bench, observation, {SIDE: config}, {SIDE: record}, began), record
+
+
+def observed(bench: Bench, hello: Hello, record: Record) -> Observation:
+    """What OBSERVE would say of the job, as far as one process without comparison can tell: no noise, no ceiling."""
+    left_out = warm_up_end(record.window.times_s)
+    parts = anatomy(drop_start(record.window, left_out), left_out)
+    domains, defaults, withdrawn = choose_knobs(bench, hello.machine, hello.job)
+    bottleneck, why = name_bottleneck(parts, None)
+    return Observation(
+        machine=hello.machine, job=hello.job, anatomy=parts, noise=0.0, ceiling=None, bottleneck=bottleneck, bottleneck_why=why,
+        domains=domains, defaults=defaults, withdrawn=withdrawn, fingerprint=hello.fingerprint, startup_s=hello.startup_s,
+    )

@@ -1,0 +1,111 @@
+"""What stands still in a profiled job: where things were built, what they are set to, and an optimizer tried out without touching it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tiny_tuner import Tuner
+
+from autotune_trials.agent.optimizers import OptimizerControl
+from autotune_trials.agent.watching import optimizer_trial
+from autotune_trials.agent.watching.compiles import guard, one_line, user_line
+from autotune_trials.agent.watching.standing import governors
+
+JOB = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(256, 8), torch.randn(256, 1))
+def build():
+    return DataLoader(data, batch_size=16)  # loader
+model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(20)], nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)  # optimizer
+steps = 0
+while True:
+    for x, y in build():
+        loss = (model(x) - y).pow(2).mean()
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        steps += 1
+        assert all(int(s["step"]) == steps for s in optimizer.state.values()), "somebody else has stepped"
+"""
+
+
+def line_of(mark: str) -> int:
+    return next(n for n, text in enumerate(JOB.splitlines(), 1) if text.endswith(f"# {mark}"))
+
+
+def test_places_settings_and_a_trial_that_leaves_no_trace(tuner: Tuner) -> None:
+    tuner.start(JOB, mode="profile", steps=6, watch_steps=8, watch_seconds=0.0, profile_steps=2)
+    tuner.receive()
+    record = tuner.receive()
+    assert not record.ended_early, tuner.log
+    seen = record.evidence
+    (optimizer,) = seen.optimizers
+    assert (optimizer["class"], optimizer["tensors"], optimizer["foreach"]) == ("AdamW", 42, False)
+    assert (Path(optimizer["place"]["file"]).name, optimizer["place"]["line"]) == ("train.py", line_of("optimizer"))
+    assert optimizer["best"] in ("foreach", "fused") and 0 < optimizer["best_s"] < optimizer["own_s"] < 1
+    assert (seen.loader["place"]["line"], seen.loader["num_workers"]) == (line_of("loader"), 0)
+    assert seen.loader["place"]["code"] == "return DataLoader(data, batch_size=16)  # loader"
+    assert seen.models[0]["dtypes"] == ["float32"] and not seen.models[0]["compiled"]
+    assert 0 < seen.memory["host_used_gib"] < seen.memory["host_total_gib"]
+    assert "settings" not in seen.blind, seen.blind
+    assert (seen.compiled, seen.breaks, seen.communication_s) == (False, (), ())
+    assert len(seen.times_s) == 8
+
+
+def small_adam(**settings: Any) -> Any:
+    import torch
+
+    parameters = [torch.nn.Parameter(torch.ones(8)) for _ in range(30)]
+    for parameter in parameters:
+        parameter.grad = torch.ones(8)
+    return torch.optim.Adam(parameters, **settings)
+
+
+def trial(optimizer: Any) -> dict[str, Any]:
+    import torch
+
+    return optimizer_trial.try_out(SimpleNamespace(torch=torch), OptimizerControl(torch, optimizer))
+
+
+def test_a_trial_calls_no_hook_and_moves_no_parameter() -> None:
+    optimizer = small_adam()
+    called: list[object] = []
+    optimizer.register_step_post_hook(lambda *_: called.append(1))
+    told = trial(optimizer)
+    assert set(told) == {"own_s", "best_s", "best"}
+    assert not called and not optimizer.state
+    assert all((p == 1).all() for g in optimizer.param_groups for p in g["params"])
+
+
+def test_a_trial_needs_room_and_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    assert trial(torch.optim.Adam([torch.nn.Parameter(torch.ones(8))])) == {}, "one parameter is no loop"
+    assert trial(small_adam(differentiable=True)) == {}, "there is nothing to choose"
+    monkeypatch.setattr(optimizer_trial, "_free_gib", lambda *_: 0.0)
+    assert "no room" in trial(small_adam())["untried"]
+
+
+def test_governors_are_read_or_not_there() -> None:
+    assert all(word and " " not in word for word in governors())
+
+
+REASON = """1/0: self.n == 1                                      # return self.b(h)+self.n  # gb.py:18 in resume (HINT: torch.compile considers …
+User stack trace:
+  File "/home/me/train.py", line 18, in forward
+    return self.b(h)+self.n"""
+
+
+def test_dynamos_words_are_cut_to_what_matters() -> None:
+    assert guard(REASON) == "self.n == 1"
+    assert user_line(REASON) == ("/home/me/train.py", 18, "forward")
+    assert user_line("0/0: size mismatch") is None
+    text = "Attempted to call function marked as skipped\n  Explanation: Dynamo does not know it.\n  Hint: a long one\n\n https://x"
+    assert one_line(text) == "Attempted to call function marked as skipped. Dynamo does not know it."
+    assert one_line("") == ""

@@ -1,0 +1,162 @@
+"""FLOPs and bytes are those of what really ran: counted from a real trace, checked by hand and against torch's own counter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.explain.flops import Kind, kind, model_flops, work
+from autotune.explain.records import Operator
+from autotune.explain.table import operators
+from autotune.explain.trace import Signature, read_trace
+
+torch = pytest.importorskip("torch")
+
+
+def rows(tmp_path: Path, run: Callable[[], Any]) -> tuple[Operator, ...]:
+    """The operator table of one call of ``run``."""
+    run()
+    profiler = torch.profiler
+    with profiler.profile(activities=[profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
+        run()
+    profile.export_chrome_trace(str(tmp_path / "trace.json"))
+    return operators(read_trace(tmp_path / "trace.json"))
+
+
+def row(found: tuple[Operator, ...], name: str) -> Operator:
+    counted = [r for r in found if r.name == name and r.flops is not None]
+    assert len(counted) == 1, [(r.name, r.shapes, r.why) for r in found]
+    return counted[0]
+
+
+@pytest.mark.parametrize(("dtype", "item"), [("float32", 4), ("bfloat16", 2)])
+def test_a_product_a_copy_and_an_elementwise_operator_are_exact(tmp_path: Path, dtype: str, item: int) -> None:
+    a, b = torch.ones(48, 80, dtype=getattr(torch, dtype)), torch.ones(80, 32, dtype=getattr(torch, dtype))
+    x, y, out = (torch.ones(100, 7, dtype=getattr(torch, dtype)) for _ in range(3))
+
+    def run() -> None:
+        torch.mm(a, b)
+        out.copy_(x)
+        torch.mul(x, y)
+        x.add_(y)
+        torch.add(x, y[:1])  # broadcast: 7 elements are read
+
+    found = rows(tmp_path, run)
+    product, copied, times, added = (row(found, f"aten::{n}") for n in ("mm", "copy_", "mul", "add_"))
+    assert (product.flops, product.nbytes) == (2 * 48 * 80 * 32, item * (48 * 80 + 80 * 32 + 48 * 32))
+    assert (copied.flops, copied.nbytes) == (0, item * 2 * 700)
+    assert (times.flops, times.nbytes) == (700, item * 3 * 700)
+    assert (added.flops, added.nbytes) == (700, item * 3 * 700)
+    assert row(found, "aten::add").nbytes == item * (2 * 700 + 7)
+    assert product.intensity == product.flops / product.nbytes
+    assert (product.shapes, product.dtypes) == ("[48, 80] [80, 32]", f"{dtype} {dtype}")
+
+
+def test_a_cast_reads_one_type_and_writes_the_other(tmp_path: Path) -> None:
+    x = torch.ones(300)
+    copied = row(rows(tmp_path, lambda: x.to(torch.bfloat16)), "aten::copy_")
+    assert copied.nbytes == 300 * (4 + 2) and copied.dtypes == "bfloat16 float32"
+
+
+def test_a_training_step_counts_as_torchs_own_counter_does(tmp_path: Path) -> None:
+    from torch import nn
+    from torch.utils.flop_counter import FlopCounterMode
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3, dilation=2))
+            self.up = nn.ConvTranspose2d(4, 6, 3, stride=2, output_padding=1)
+            self.head = nn.Linear(6, 5)
+            self.late = nn.LayerNorm(5)
+
+        def forward(self, x: Any) -> Any:
+            features = self.up(self.conv(x)).flatten(2).transpose(1, 2)
+            scores = torch.bmm(features, features.transpose(1, 2)).softmax(-1)
+            return self.late(self.head(scores @ features)).sum(1)
+
+    torch.manual_seed(0)
+    net, x, y = Net(), torch.randn(4, 3, 16, 16), torch.randint(0, 5, (4,))
+
+    def step() -> None:
+        nn.functional.cross_entropy(net(x), y).backward()
+
+    found = rows(tmp_path, step)
+    with FlopCounterMode(display=False) as counter:
+        step()
+    assert model_flops(found, 1) == counter.get_total_flops() > 0
+    assert model_flops(found, 2) == counter.get_total_flops() / 2
+    assert all(r.why for r in found if r.flops is None)
+
+
+def test_attention_counts_two_products_forward_and_five_backward(tmp_path: Path) -> None:
+    q, k, v = (torch.randn(2, 4, n, 8, requires_grad=True) for n in (12, 20, 20))
+    found = rows(tmp_path, lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v).sum().backward())
+    one = 2 * 2 * 4 * 12 * 20 * 8
+    assert row(found, "aten::_scaled_dot_product_flash_attention_for_cpu").flops == 2 * one
+    assert row(found, "aten::_scaled_dot_product_flash_attention_for_cpu_backward").flops == 5 * one
+    assert model_flops(found, 1) == 7 * one
+
+
+@pytest.mark.parametrize(("groups", "stride", "padding", "transposed"), [(1, 1, 0, False), (2, 2, 1, False), (1, 2, 1, True), (2, 1, 0, True)])
+def test_a_convolution_has_the_products_and_the_result_it_really_has(tmp_path: Path, groups: int, stride: int, padding: int, transposed: bool) -> None:
+    kind_of = torch.nn.ConvTranspose2d if transposed else torch.nn.Conv2d
+    conv = kind_of(4, 6, 3, stride=stride, padding=padding, groups=groups, bias=False)
+    x = torch.randn(2, 4, 9, 11, requires_grad=True)
+    result = conv(x)
+    found = rows(tmp_path, lambda: conv(x).sum().backward())
+    # every position of the smaller grid meets 3·3 places of 4/groups inputs and 6 outputs (transposed: the other way round)
+    positions = 9 * 11 if transposed else result[0, 0].numel()
+    flops = 2 * 2 * positions * 9 * 4 * 6 // groups
+    forward = [r for r in found if r.flops and kind(r.name) is Kind.PRODUCT and "backward" not in r.name]
+    assert [r.flops for r in forward] == [flops]
+    assert forward[0].nbytes == 4 * (x.numel() + conv.weight.numel() + result.numel())
+    backward = row(found, "aten::convolution_backward")
+    assert backward.flops == 2 * flops
+    assert backward.nbytes == 4 * (result.numel() + 2 * x.numel() + 2 * conv.weight.numel())
+
+
+def test_an_optimizers_lists_are_counted_where_the_gradients_tell_their_type(tmp_path: Path) -> None:
+    net = torch.nn.Linear(30, 10)
+    optimizer = torch.optim.AdamW(net.parameters(), fused=True)
+
+    def step() -> None:
+        net(torch.ones(4, 30)).sum().backward()
+        optimizer.step()
+
+    found = row(rows(tmp_path, step), "aten::_fused_adamw_")
+    elements = 30 * 10 + 10
+    assert found.nbytes == 4 * (7 * elements + 2)  # read: parameter, gradient, two moments, two counters; written: all but the gradient
+    lists = Signature("aten::_fused_adamw_", (((3,),),), ("list",), ("",))
+    assert work(lists).nbytes is None and "types" in work(lists).why
+
+
+@pytest.mark.parametrize("name", ["my::kernel", "aten::sort", "triton_poi_fused_0"])
+def test_what_is_not_known_says_so(name: str) -> None:
+    found = work(Signature(name, ((3, 4),), ("float32",), ("",)))
+    assert (found.flops, found.nbytes) == (None, None) and name in found.why
+
+
+def test_without_shapes_there_is_no_figure() -> None:
+    found = work(Signature("aten::mm"))
+    assert found.flops is None and "shapes" in found.why
+
+
+def test_reductions_and_gathers(tmp_path: Path) -> None:
+    x, table, picked = torch.ones(20, 30), torch.ones(50, 8), torch.tensor([1, 2, 3])
+
+    def run() -> None:
+        x.sum(1)
+        x.argmax(0)
+        x.max(1)
+        torch.nn.functional.embedding(picked, table)
+
+    found = rows(tmp_path, run)
+    total = next(r for r in found if r.name == "aten::sum" and r.flops)
+    assert (total.flops, total.nbytes) == (600, 4 * (600 + 20))
+    assert row(found, "aten::argmax").nbytes == 4 * 600 + 8 * 30
+    assert row(found, "aten::max").nbytes == 4 * 600 + 20 * (4 + 8)
+    assert row(found, "aten::index_select").nbytes == 2 * 4 * 3 * 8 + 8 * 3

@@ -1,0 +1,130 @@
+"""Programs with one planted fault each: which rule must find it, and how such a program is run and judged.
+
+A new pair is one ordinary script in ``programs/`` (its fault on a line marked ``# <- planted`` and timed by ``meter``, gone
+with ``--clean``) and one line in :data:`PLANTED`.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from autotune.findings import RULES, Judgement, judge
+from autotune.stages import explain
+from autotune_trials.paths import SessionPaths
+from autotune_trials.protocol import KnobChoice, Record, SessionConfig
+from autotune_trials.session import Session
+
+PROGRAMS = Path(__file__).parent / "programs"
+MARK = "# <- planted"
+TOLERANCE = 0.25  # of the planted cost
+
+
+@dataclass(frozen=True)
+class Planted:
+    """One program and the rule that must find its fault."""
+
+    program: str  # file in programs/, without .py
+    rule: str  # Rule.name
+    quick: bool = False  # in the default test run; the others are slow
+    gpu: bool = False
+    says: tuple[str, ...] = ()  # what the evidence must say
+    knobs: dict[str, Any] = field(default_factory=dict)  # live knobs to hold
+    environment: dict[str, str] = field(default_factory=dict)
+    tolerance: float = TOLERANCE
+    costed: bool = True  # False: the program does not time its fault
+    placed: bool = True  # False: there is no line to be named
+    ranks: int = 1
+
+    @property
+    def source(self) -> Path:
+        return PROGRAMS / f"{self.program}.py"
+
+    @property
+    def line(self) -> int:
+        """Number of the marked line."""
+        lines = self.source.read_text("utf-8").splitlines()
+        return next(number for number, text in enumerate(lines, 1) if text.endswith(MARK))
+
+
+PLANTED = (
+    Planted("checkpoint", "periodic-stall", quick=True, says=("Every 20 iterations", "torch.save")),
+    Planted("image", "periodic-stall", says=("Every 25 iterations", "Image.save")),
+    Planted("straggler", "straggler-steps", quick=True),
+    Planted("garbage", "gc-pauses"),
+    Planted("array_copies", "array-copies"),
+    Planted("lists", "tensor-readout"),
+    Planted("nan_check", "tensor-readout"),
+    Planted("prints", "log-printing", quick=True),
+    Planted("file_writes", "file-writes"),
+    Planted("host_work", "host-work"),
+    Planted("made_on_host", "made-on-host"),
+    Planted("slow_samples", "loader-bound", quick=True, says=("num_workers=0", "slow_samples.py:21")),
+    Planted("tiny_operators", "launch-bound", says=("aten::mul",)),
+    Planted("graph_break", "graph-break", says=("time.sleep",)),
+    Planted("recompile", "recompile", says=("self.phase ==",)),
+    Planted("optimizer_loop", "eager-optimizer", says=("fused takes",)),
+    Planted("waiting_rank", "communication", ranks=2, says=("all_reduce of float32[16]", "2 ranks")),
+    Planted("casts", "casts", says=("float of bfloat16",)),
+    Planted("pageable_copies", "transfer-not-overlapped", gpu=True, says=("not pinned",)),
+    Planted("idle_device", "host-bound", gpu=True),
+    Planted("small_kernels", "launch-bound", gpu=True, costed=False),
+    Planted("float32_products", "no-tensor-cores", gpu=True, costed=False, placed=False),
+    Planted("odd_dimensions", "odd-dimensions", gpu=True, costed=False, placed=False, says=("50257",)),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of one profiled run."""
+
+    record: Record
+    judgement: Judgement
+    planted_s: float  # an iteration, over the watched ones
+
+    def told(self) -> str:
+        """For a failing test."""
+        lines = [f"planted {self.planted_s * 1e3:.3f} ms an iteration"]
+        lines += [f"{f.rule}: {f.cost_s} {f.place} {f.evidence}" for f in self.judgement.findings]
+        return "\n".join([*lines, *(f"not judged: {n.rule}: {n.reason}" for n in self.judgement.not_judged)])
+
+
+def run(planted: Planted, directory: Path, clean: bool) -> Run:
+    """One profiled run of the program, in a session as ``autotune run`` starts it."""
+    figures = directory / "planted"
+    argv = [sys.executable, *(["-m", "torch.distributed.run", "--nproc-per-node", str(planted.ranks)] if planted.ranks > 1 else []),
+            str(planted.source), *(["--clean"] if clean else [])]  # fmt: skip
+    root = directory / "session"
+    root.mkdir()
+    knobs = tuple(KnobChoice(name, value) for name, value in planted.knobs.items())
+    config = SessionConfig("profile", "", knobs, steps=explain.SETTLE_STEPS, seed=0)
+    environment = {"OMP_NUM_THREADS": "1", "PLANTED": str(figures), **planted.environment}
+    session = Session(argv, directory, environment, SessionPaths(root), config, startup_timeout_s=120.0, hang_timeout_s=60.0)
+    session.start()
+    try:
+        hello = session.wait_hello()
+        record = session.wait_record()
+    finally:
+        session.close()
+    observation: Any = SimpleNamespace(machine=hello.machine, job=hello.job, defaults={}, withdrawn={})
+    side = explain.describe(SimpleNamespace(run_dir=directory), "baseline", planted.knobs, record)  # type: ignore[arg-type]
+    return Run(record, judge({"baseline": explain.case(observation, "baseline", side, record)}), mean_cost(figures, record))
+
+
+def mean_cost(figures: Path, record: Record) -> float:
+    """Mean of what the program measured over its last iterations, as many as were watched."""
+    if not figures.exists():
+        return 0.0
+    data = figures.read_bytes()
+    ended = int(struct.unpack_from("d", data)[0])
+    watched = len(record.evidence.times_s) if record.evidence is not None else 0
+    costs = struct.unpack_from(f"{ended}d", data, 8)[1 - watched :]  # without the one in which watching began
+    return sum(costs) / len(costs) if costs else 0.0
+
+
+def known_rules() -> set[str]:
+    return {rule.name for rule in RULES}

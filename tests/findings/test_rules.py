@@ -1,0 +1,298 @@
+"""Every rule on constructed cases: it fires with the right place and cost, stays silent below its threshold, and says when it cannot judge."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from cases import case, evidence, gpu_case, gpu_machine, job, operator, phases, place_data
+
+from autotune.explain.records import Finding, Peak, Side
+from autotune.findings import RULES, Case, NotJudgeable
+from autotune_trials.evidence import Calls, Evidence, Frames, GraphBreak, Place, Transfer
+
+LINE = Place("/home/me/train.py", 17, "step", "x = x * 1.01")
+LIBRARY = Place("/site-packages/torch/nn/functional.py", 9, own=False)
+
+
+def ask(name: str, about: Case) -> list[Finding]:
+    return next(rule for rule in RULES if rule.name == name).judge(about)
+
+
+def refusal(name: str, about: Case) -> str:
+    with pytest.raises(NotJudgeable) as refused:
+        ask(name, about)
+    return str(refused.value)
+
+
+def frames(seconds: float, phase: str, place: Place = LINE) -> tuple[Frames, ...]:
+    return tuple(Frames(i, phase, place, seconds) for i in range(60))
+
+
+# ---------------------------------------------------------------- loader-bound
+
+
+def test_waiting_for_batches_is_found_at_the_loader_and_the_data_set() -> None:
+    seen = evidence(phases(data=0.05), frames=frames(0.05, "data") + frames(0.09, "forward", LIBRARY))
+    (found,) = ask("loader-bound", case(seen=seen))
+    assert found.cost_s == pytest.approx(0.05)
+    assert (found.place.line, found.places, found.knob) == (41, (LINE,), "num_workers")
+    assert "34%" in found.evidence and "train.py:17" in found.evidence
+
+
+def test_rounds_of_workers_are_waits_and_stragglers_are_not() -> None:
+    rounds = phases(data=0.0)
+    rounds["data"] = (0.16, 0.0, 0.0, 0.0) * 15
+    (found,) = ask("loader-bound", case(seen=evidence(rounds, loader={"place": place_data(), "num_workers": 4})))
+    assert found.cost_s == pytest.approx(0.04)
+    late = phases(data=0.001)
+    late["data"] = (0.001,) * 19 + (2.0,) + (0.001,) * 40
+    assert ask("loader-bound", case(seen=evidence(late))) == []
+
+
+@pytest.mark.parametrize(("wait_s", "fires"), [(0.010, False), (0.0125, True)])
+def test_a_tenth_of_the_iteration_is_the_bar(wait_s: float, fires: bool) -> None:
+    assert bool(ask("loader-bound", case(seen=evidence(phases(data=wait_s))))) is fires
+
+
+def test_without_a_loader_there_is_nothing_to_judge() -> None:
+    assert "no DataLoader" in refusal("loader-bound", case(seen=evidence(loader={}), job=job(loader=None)))
+
+
+def test_nothing_watched_nothing_judged() -> None:
+    blind = Evidence(blind={"everything": "the job ended before its iterations could be watched"})
+    for name in ("loader-bound", "launch-bound", "eager-optimizer"):
+        assert refusal(name, case(seen=blind)) == "the job ended before its iterations could be watched"
+
+
+@pytest.mark.parametrize(("rule", "unseen"), [
+    ("graph-break", "graph breaks"), ("recompile", "compiles"), ("eager-optimizer", "settings"), ("transfer-not-overlapped", "copies"),
+])  # fmt: skip
+def test_what_was_not_watched_is_not_called_healthy(rule: str, unseen: str) -> None:
+    assert refusal(rule, gpu_case(seen=evidence(blind={unseen: "RuntimeError: no"}))) == "RuntimeError: no"
+
+
+# ---------------------------------------------------------------- launch-bound, host-bound
+
+
+def tiny_side(calls: int = 24_000, share: float = 0.9, bound: str = "", mean_s: float = 4e-6) -> Side:
+    rows = (operator("aten::mul", calls * mean_s, share, calls, bound=bound), operator("aten::mm", 1e-2, 1 - share, 24, bound="compute"))
+    return Side(profiled_steps=12, operators=rows)
+
+
+def test_thousands_of_tiny_operators_are_found_where_they_are_called() -> None:
+    seen = evidence(frames=frames(0.05, "forward") + frames(0.09, "forward", LIBRARY))
+    (found,) = ask("launch-bound", case(seen=seen, side=tiny_side(mean_s=5e-5, bound="overhead")))
+    assert found.cost_s == pytest.approx(0.0986, rel=0.01), "1.2 s in twelve iterations, cut to what the watched ones computed"
+    assert found.place == LINE
+    assert "2,000 tiny operators" in found.evidence and "aten::mul" in found.evidence
+
+
+def test_what_the_profiler_adds_to_a_call_is_no_cost_of_the_job() -> None:
+    rows = (operator("aten::mul", 0.6, 0.75, 24_000, bound="overhead"), operator("aten::mm", 0.2, 0.25, 24_000, bound="memory"))
+    seen = evidence(phases(forward=0.03, backward=0.01, optimizer=0.0, other=0.0))
+    (found,) = ask("launch-bound", case(seen=seen, side=Side(profiled_steps=12, operators=rows)))
+    profiled, computed = 0.8 / 12, 0.04
+    assert found.cost_s == pytest.approx(0.6 / 12 - (profiled - computed) / 2)
+
+
+@pytest.mark.parametrize("side", [tiny_side(calls=6_000), tiny_side(mean_s=5e-7), tiny_side(mean_s=2e-5), tiny_side(bound="memory")])
+def test_few_cheap_or_large_operators_are_no_finding(side: Side) -> None:
+    assert ask("launch-bound", case(side=side)) == []
+
+
+def test_the_rooflines_verdict_goes_before_the_mean() -> None:
+    assert ask("launch-bound", case(side=tiny_side(mean_s=2e-5, bound="overhead")))
+
+
+def test_many_small_kernels_leave_the_device_idle() -> None:
+    side = Side(profiled_steps=12, kernels_per_step=5000.0, idle_share=0.6)
+    (found,) = ask("launch-bound", gpu_case(side=side))
+    assert found.cost_s == pytest.approx(0.06)
+    assert ask("launch-bound", gpu_case(side=replace(side, kernels_per_step=500.0))) == []
+    assert "no kernels" in refusal("launch-bound", gpu_case())
+
+
+def test_blank_time_names_the_frames() -> None:
+    seen = evidence(frames=frames(0.02, "other") + frames(0.09, "forward", LIBRARY))
+    (found,) = ask("host-bound", gpu_case(seen=seen, side=Side(idle_share=0.3)))
+    assert found.cost_s == pytest.approx(0.03)
+    assert found.place == LINE and "train.py:17 (20.0 ms an iteration)" in found.evidence
+    assert ask("host-bound", gpu_case(side=Side(idle_share=0.1))) == []
+    assert "host and device are one" in refusal("host-bound", case())
+    assert "does not show" in refusal("host-bound", gpu_case())
+
+
+# ---------------------------------------------------------------- transfers
+
+
+def moved(**changes: Any) -> tuple[Transfer, ...]:
+    return (Transfer(**{"place": LINE, "count": 60, "nbytes": 60 * 38_000_000, "seconds": 60 * 0.012, **changes}),)
+
+
+def test_blocking_copies_cost_what_the_stream_copies() -> None:
+    (found,) = ask("transfer-not-overlapped", gpu_case(seen=evidence(phases(to_device=0.01), transfers=moved())))
+    assert found.cost_s == pytest.approx(0.01)
+    assert (found.place, found.knob) == (LINE, "pin_memory")
+    (found,) = ask("transfer-not-overlapped", gpu_case(seen=evidence(phases(to_device=0.01), transfers=moved(pinned=True))))
+    assert found.knob == "non_blocking"
+
+
+def test_overlapped_and_short_copies_are_no_finding() -> None:
+    for seen in (moved(pinned=True, non_blocking=True), moved(seconds=0.01), ()):
+        assert ask("transfer-not-overlapped", gpu_case(seen=evidence(phases(to_device=0.01), transfers=seen))) == []
+    assert "nothing is copied to a device" in refusal("transfer-not-overlapped", case())
+
+
+# ---------------------------------------------------------------- precision
+
+
+CAST = Calls("cast", LINE, 60, 0.0, detail="softmax of bfloat16[256, 1024]", nbytes=10**9)
+
+
+def cast_side(share: float) -> Side:
+    rows = (operator("aten::copy_", 0.1, share, shapes="[256, 1024] [256, 1024]", dtypes="float c10::BFloat16"),
+            operator("aten::copy_", 0.1, 0.2, shapes="[64, 64] [64, 64]", dtypes="float c10::BFloat16"))
+    return Side(config={"amp_dtype": "bfloat16"}, profiled_steps=12, operators=rows)
+
+
+def test_casts_cost_the_copies_of_their_own_shape() -> None:
+    (found,) = ask("casts", case(seen=evidence(calls=(CAST,)), side=cast_side(0.3)))
+    assert found.cost_s == pytest.approx(0.3 * 0.099)
+    assert found.place == LINE and "softmax of bfloat16[256, 1024]" in found.evidence
+
+
+def test_no_half_precision_no_casts() -> None:
+    assert ask("casts", case(seen=evidence(calls=(CAST,)), side=replace(cast_side(0.3), config={}))) == []
+    assert ask("casts", case(seen=evidence(calls=(CAST,)), side=cast_side(0.02))) == []
+    assert ask("casts", case(side=cast_side(0.3))) == [], "copies without such an operator are autocast's own"
+
+
+def product(dtypes: str = "float float", shapes: str = "[512, 1024] [1024, 512]", **changes: Any) -> Side:
+    row = operator("aten::mm", 0.5, 0.5, shapes=shapes, dtypes=dtypes, **changes)
+    return Side(profiled_steps=12, operators=(row,), idle_share=0.0)
+
+
+PEAKS = (Peak("float32", 50e12), Peak("tf32", 400e12), Peak("bfloat16", 800e12))
+
+
+def test_float32_products_beside_tensor_cores() -> None:
+    (found,) = ask("no-tensor-cores", gpu_case(side=product(), peaks=PEAKS))
+    assert found.cost_s == pytest.approx(0.5 * 0.1 * (1 - 1 / 16))
+    assert found.knob == "amp_dtype" and "16.0 times" in found.evidence
+    (found,) = ask("no-tensor-cores", gpu_case(side=product()))
+    assert found.cost_s is None and "was not measured" in found.evidence
+    assert ask("no-tensor-cores", gpu_case(side=product(kernels=("ampere_sgemm_128x64_nn",)), peaks=PEAKS))
+
+
+@pytest.mark.parametrize("about", [
+    gpu_case(side=product("c10::BFloat16 c10::BFloat16"), peaks=PEAKS),
+    gpu_case(side=product(kernels=("sm90_xmma_gemm_f32f32_tf32f32",)), peaks=PEAKS),
+    gpu_case(side=product(), job=job(device="cuda", matmul_precision="high"), peaks=PEAKS),
+    gpu_case(side=replace(product(), config={"matmul_precision": "medium"}), peaks=PEAKS),
+    gpu_case(side=product(shapes="[4, 8] [8, 2]"), peaks=PEAKS),
+])  # fmt: skip
+def test_products_on_tensor_cores_or_too_small_are_no_finding(about: Case) -> None:
+    assert ask("no-tensor-cores", about) == []
+
+
+def test_no_tensor_cores_no_judgement() -> None:
+    assert "CPU" in refusal("no-tensor-cores", case())
+    assert "has no Tensor cores" in refusal("no-tensor-cores", gpu_case(machine=gpu_machine(compute_capability=(6, 1))))
+
+
+def test_odd_dimensions_under_half_precision() -> None:
+    half = {"amp_dtype": "bfloat16"}
+    odd = replace(product(shapes="[512, 1021] [1021, 50257]"), config=half)
+    (found,) = ask("odd-dimensions", gpu_case(side=odd))
+    assert found.cost_s is None and "(1021, 50257)" in found.evidence
+    assert ask("odd-dimensions", gpu_case(side=replace(product(), config=half))) == []
+    assert "float32" in refusal("odd-dimensions", gpu_case(side=product(shapes="[512, 1021] [1021, 50257]")))
+    assert "CPU" in refusal("odd-dimensions", case(side=odd))
+
+
+# ---------------------------------------------------------------- compiling
+
+
+def test_graph_breaks_have_dynamos_reason_and_place() -> None:
+    breaks = (GraphBreak("break", "call to print", LINE, 1), GraphBreak("break", "data-dependent", LIBRARY, 1))
+    standing = tuple(replace(f, leaf=leaf) for f in frames(0.01, "forward") for leaf in ("train.step", "torch._dynamo.eval_frame.fn"))
+    measured, unmeasured = ask("graph-break", case(seen=evidence(compiled=True, breaks=breaks, frames=standing)))
+    assert measured.cost_s == pytest.approx(0.01), "without what torch did in it"
+    assert measured.place == LINE and "call to print" in measured.evidence
+    assert unmeasured.cost_s is None and "cannot be told" in unmeasured.evidence
+    assert ask("graph-break", case()) == []
+
+
+def test_recompiles_cost_the_seconds_of_compiling() -> None:
+    again = GraphBreak("recompile", "tensor 'x' size mismatch at index 0. expected 64, actual 65", LINE, 5, 3.0)
+    (found,) = ask("recompile", case(seen=evidence(breaks=(again,))))
+    assert found.cost_s == pytest.approx(0.05)
+    assert found.place == LINE and "5 times in 60 iterations" in found.evidence and "size mismatch" in found.evidence
+    (gave_up,) = ask("recompile", case(seen=evidence(breaks=(replace(again, count=8, seconds=0.0),))))
+    assert gave_up.cost_s is None and "then gave up" in gave_up.evidence
+    assert ask("recompile", case()) == []
+
+
+# ---------------------------------------------------------------- optimizer
+
+
+def optimizer(**changes: Any) -> tuple[dict[str, Any], ...]:
+    return ({"class": "AdamW", "tensors": 400, "own_s": 0.02, "best_s": 0.005, "best": "fused", "place": place_data(30), **changes},)
+
+
+def test_a_loop_over_parameters_costs_what_gathering_saves() -> None:
+    (found,) = ask("eager-optimizer", case(seen=evidence(phases(optimizer=0.024), optimizers=optimizer())))
+    assert found.cost_s == pytest.approx(0.024 * 0.75), "of the phase as it was watched, not as it was tried"
+    assert (found.place.line, found.knob) == (30, "optimizer_impl")
+
+
+@pytest.mark.parametrize("changes", [{"tensors": 12}, {"best_s": 0.016}])
+def test_few_parameters_or_little_to_gain(changes: dict[str, Any]) -> None:
+    assert ask("eager-optimizer", case(seen=evidence(phases(optimizer=0.024), optimizers=optimizer(**changes)))) == []
+    assert ask("eager-optimizer", case(seen=evidence(phases(optimizer=0.004), optimizers=optimizer()))) == []
+
+
+def test_an_optimizer_that_could_not_be_tried() -> None:
+    told = ({"class": "Mine", "tensors": 400, "untried": "there is no room for a copy of its parameters"},)
+    assert "no room" in refusal("eager-optimizer", case(seen=evidence(optimizers=told)))
+
+
+# ---------------------------------------------------------------- the machine, the ranks
+
+
+@pytest.mark.parametrize(("used", "fires"), [(28.0, False), (29.0, True)])
+def test_nine_tenths_of_the_memory(used: float, fires: bool) -> None:
+    memory = {"host_used_gib": used, "host_total_gib": 32.0, "device_used_gib": 79.0, "device_total_gib": 80.0}
+    found = ask("memory-nearly-full", case(seen=evidence(memory=memory)))
+    assert bool(found) is fires
+    assert ask("memory-nearly-full", gpu_case(seen=evidence(memory=memory)))[0].cost_s is None
+    assert "could not be read" in refusal("memory-nearly-full", case())
+
+
+def test_a_governor_that_saves_power() -> None:
+    (found,) = ask("cpu-governor", case(seen=evidence(governors=("performance", "powersave"))))
+    assert "1 of 2 CPUs" in found.evidence
+    assert ask("cpu-governor", case(seen=evidence(governors=("performance",) * 8))) == []
+    assert "no frequency governor" in refusal("cpu-governor", case())
+
+
+def test_ranks_that_wait() -> None:
+    calls = (Calls("collective", LINE, 60, 1.2, detail="all_reduce"),)
+    seen = evidence(world_size=2, communication_s=(0.02,) * 60, calls=calls)
+    (found,) = ask("communication", case(seen=seen))
+    assert found.cost_s == pytest.approx(0.02)
+    assert found.place == LINE and "all_reduce at train.py:17" in found.evidence
+    assert ask("communication", case(seen=evidence(world_size=2, communication_s=(0.009,) * 60))) == []
+    assert "one process" in refusal("communication", case())
+    assert "watched" in refusal("communication", case(seen=evidence(world_size=2)))
+
+
+def test_nccl_is_told_from_its_kernels_without_a_cost() -> None:
+    row = operator("nccl:all_reduce", 0.3, 0.3, self_device_s=0.3, kernels=("ncclDevKernel_AllReduce_Sum_f32_RING_LL",))
+    two = evidence(world_size=2)
+    (found,) = ask("communication", gpu_case(seen=two, side=Side(profiled_steps=12, operators=(row,))))
+    assert found.cost_s is None and "25.0 ms" in found.evidence
+    assert ask("communication", gpu_case(seen=two, side=Side(profiled_steps=60, operators=(row,)))) == []
+    assert "no profile" in refusal("communication", gpu_case(seen=two))

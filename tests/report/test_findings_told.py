@@ -1,0 +1,98 @@
+"""Findings on the page and in the terminal: places, figures, what the answer cured; the job's words stay words."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sample_results import HOSTILE, hostile, keep, tuned
+
+from autotune.cli import main
+from autotune.explain.records import Explanation
+from autotune.report.closing import closing_text
+from autotune.report.findings import findings_story, print_findings
+from autotune.report.html import render
+from autotune.report.result_file import write_result
+from autotune.results import Result
+
+RUN = Path("autotune-runs/digits-cnn")
+
+
+def at_home(result: Result) -> Result:
+    return replace(result, environment={**result.environment, "workdir": "/home/me/digits"})
+
+
+def healthy() -> Result:
+    return replace(tuned(), explanation=replace(tuned().explanation, findings=(), not_judged=()))
+
+
+def printed(result: Result) -> str:
+    from rich.console import Console
+
+    buffer = io.StringIO()
+    print_findings(Console(file=buffer, width=200, color_system=None, highlight=False, markup=False, emoji=False), result)
+    return buffer.getvalue()
+
+
+def test_the_page_tells_place_cost_evidence_and_cure() -> None:
+    page = render(at_home(tuned()), RUN)
+    for said in ("1 finding left in the answer, 1 gone with it; 17 rules looked.", "Waiting for batches", "cured: num_workers=2 did it",
+                 "58.0 ms an iteration (60 %)", "train.py:41 in main", "loader = DataLoader(data)", "4.00 ms in the answer",
+                 "1 could not be judged here", "host and device are one", "width:60.0%"):
+        assert said in page, said
+    assert page.index("total += loss.item()") < page.index("loader = DataLoader(data)"), "what is left comes first"
+
+
+def test_the_closing_screen_has_a_line_for_each() -> None:
+    text = closing_text(at_home(tuned()), RUN)
+    assert "The host waits for the device, train.py:77 in main: 4.00 ms in the answer" in text
+    assert "cured: Waiting for batches (58.0 ms an iteration (60 %)): num_workers=2 did it" in text
+
+
+def test_the_closing_screen_shows_three_at_most() -> None:
+    one = tuned().explanation.findings[1]
+    many = replace(tuned(), explanation=replace(tuned().explanation, findings=(one,) * 7))
+    text = closing_text(many, RUN)
+    assert text.count("The host waits") == 3
+    assert "and 4 more, in the report" in text
+
+
+def test_nothing_found_is_said_in_a_line_and_nothing_looked_at_is_not_said() -> None:
+    assert "Nothing found: 17 rules looked, none fired." in render(healthy(), RUN)
+    assert "Nothing found: 17 rules looked, none fired." in closing_text(healthy(), RUN)
+    bare = replace(keep(), explanation=Explanation())
+    assert 'id="findings"' not in render(bare, RUN)
+    assert "Findings" not in closing_text(bare, RUN)
+    assert "traces: none" in printed(bare)
+
+
+def test_show_findings_prints_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_result(at_home(tuned()), tmp_path / "result.json")
+    assert main(["show", str(tmp_path), "--findings"]) == 0
+    out = capsys.readouterr().out
+    for said in ("train.py:77 in main    total += loss.item()", "Knob: num_workers.", "cured: num_workers=2 did it", "Not judged",
+                 "Blank time on the device: the job computes on the CPU: host and device are one"):
+        assert said in out, said
+    assert main(["show", str(tmp_path), "--findings", "--json"]) == 2
+    assert "--findings and --json exclude each other" in capsys.readouterr().err
+
+
+def test_hostile_words_reach_neither_terminal_nor_page() -> None:
+    for text in (printed(hostile()), closing_text(hostile(), RUN)):
+        assert "\x1b" not in text and "\u202e" not in text and "\udc80" not in text
+        assert "[bold red]" in text, "shown as it stands, not interpreted"
+    page = render(hostile(), RUN)
+    section = page[page.index('id="findings"'):]
+    assert "<script>alert" not in section
+    assert "{{ 7*7 }}" in section
+    assert "nan" not in printed(hostile()).split()
+
+
+def test_a_path_outside_the_jobs_directory_keeps_its_folder() -> None:
+    (row, *_) = findings_story(at_home(tuned())).open
+    assert row.places[0].where == "train.py:77 in main"
+    elsewhere = findings_story(replace(tuned(), environment={"workdir": "/srv"})).open[0]
+    assert elsewhere.places[0].where.startswith("digits/train.py:77")
+    assert HOSTILE not in elsewhere.places[0].full

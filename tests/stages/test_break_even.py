@@ -1,0 +1,53 @@
+"""A knob that costs its start-up is kept only if the planned steps win it back; what it costs and when is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from replayed import Machine, job, run, table
+
+from autotune.executors.base import FixedRun
+from autotune.executors.replay import Loss
+from autotune.results import Result
+from autotune_trials.protocol import Record
+
+SEARCH_S = 6.0  # what cuDNN's search costs, spread over the first three iterations
+
+
+def slow_start(request: FixedRun, record: Record) -> Record:
+    if not request.config.get("cudnn_benchmark"):
+        return record
+    times = list(record.window.times_s)
+    for index in range(3):
+        times[index] += SEARCH_S / 3
+    return replace(record, window=replace(record.window, times_s=tuple(times)))
+
+
+def tuned_on_a_gpu(folder: Path, planned_steps: int) -> Result:
+    speeds = {"num_workers": {"2": 0.7}, "cudnn_benchmark": {"true": 0.8}}
+    machine = {"cores": 4, "device": "cuda", "device_name": "H200", "device_memory_gib": 141.0, "compute_capability": [9, 0], "cuda_version": "12.8"}
+    planted = table(loss=Loss(), factors=speeds, machine=machine)
+    spec = job(folder, "{num_workers: [2], cudnn_benchmark: [true]}", f"planned_steps: {planned_steps}")
+    return run(folder, Machine(planted, slow_start), spec)
+
+
+def test_a_process_knobs_start_up_is_measured_and_won_back(tmp_path: Path) -> None:
+    result = tuned_on_a_gpu(tmp_path, planned_steps=20_000)
+    trial = next(t for t in result.trials if "cudnn_benchmark" in t.config)
+    assert trial.origin == "process"
+    assert trial.settle_s == pytest.approx(SEARCH_S, rel=0.25)
+    gain = next(g for g in result.gains if g.knob == "cudnn_benchmark")
+    assert gain.kept
+    assert gain.start_up_s == trial.settle_s
+    saved_s = result.observation.anatomy.iteration_s * 0.2
+    assert gain.break_even_steps == pytest.approx(SEARCH_S / saved_s, rel=0.35)
+
+
+def test_few_planned_steps_send_it_back(tmp_path: Path) -> None:
+    result = tuned_on_a_gpu(tmp_path, planned_steps=200)
+    gain = next(g for g in result.gains if g.knob == "cudnn_benchmark")
+    assert not gain.kept
+    assert "start-up pay only after" in gain.reason
+    assert dict(result.knobs) == {"num_workers": 2}

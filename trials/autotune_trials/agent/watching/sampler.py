@@ -1,0 +1,103 @@
+"""Where the training thread stands, looked up every few milliseconds by another thread.
+
+    ticks               ╷     ╷    ╷     ╷     ╷   ╷    ╷     at random times, some milliseconds apart
+    training thread  ──python──▌C call that keeps the GIL▐──torch op──
+    sampler             •     waits for the interpreter ─•    •      a look counts for all ticks since the last one
+
+Ticks are set beforehand and at random, not counted from the last look: looks that had to wait all end where such a call
+ends, and what follows within the next milliseconds would never be seen.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+from typing import Any
+
+from autotune_trials.agent.watching.observer import Observer
+from autotune_trials.evidence import Frames
+from autotune_trials.measure.clock import NAMES
+
+INTERVAL_S = 0.002  # a look takes some 20 µs: 1 % of one core
+# How soon the interpreter hands over to a waiting thread, while we watch. At its usual 5 ms every look into plain Python code
+# would slip to the next torch call, which gives the interpreter up by itself, and lines of Python would hardly be seen.
+SWITCH_S = 20e-6
+
+Key = tuple[int, int, int, int, int]  # iteration, phase, ids of the code objects with the line between them: hashing code is slow
+
+
+class SamplerObserver(Observer):
+    name = "frames"
+
+    def __init__(self, watch: Any) -> None:
+        super().__init__(watch)
+        self._target = threading.get_ident()
+        self._running = False
+        self._thread: threading.Thread | None = None
+        self._usual_switch_s: float | None = None
+        self._seen: dict[Key, list[Any]] = {}  # [seconds, spot, innermost code object]
+        self._failure = ""
+        self._spent = 0.0
+
+    def begin(self) -> None:
+        usual = sys.getswitchinterval()
+        self._usual_switch_s = usual
+        sys.setswitchinterval(min(usual, SWITCH_S))
+        self._running = True
+        self._thread = threading.Thread(target=self._look, name="autotune-sampler", daemon=True)
+        self._thread.start()
+
+    def end_iteration(self, iteration: Any) -> None:
+        if self._failure:
+            raise RuntimeError(self._failure)
+
+    def finish(self) -> dict[str, Any]:
+        self._running = False
+        if self._usual_switch_s is not None:
+            sys.setswitchinterval(self._usual_switch_s)
+        if self._thread is not None:
+            self._thread.join(1.0)
+        place = self.watch.places.place
+        return {
+            "frames": tuple(
+                Frames(key[0], NAMES[key[1]], place(spot), seconds, leaf_name(leaf))
+                for key, (seconds, spot, leaf) in sorted(self._seen.items(), key=lambda item: item[0])
+            ),
+            "sampler_s": self._spent,
+        }
+
+    def _look(self) -> None:
+        """The sampler's thread."""
+        seen, watch, places, clock = self._seen, self.watch, self.watch.places, time.perf_counter
+        jitter = random.Random().uniform  # a generator of our own: the job's is not touched
+        tick = clock()
+        try:
+            while self._running and not self.agent.stopped:
+                time.sleep(max(0.0, tick - clock()))
+                frame = sys._current_frames().get(self._target)
+                now = clock()
+                if frame is None:
+                    return  # the training thread has ended
+                leaf, spot = places.leaf(frame), places.spot(frame)
+                del frame  # or what its locals hold would live longer than the job meant them to
+                key = (watch.index, self.agent.clock.phase, id(spot[0]), spot[1], id(leaf))
+                count = seen.setdefault(key, [0.0, spot, leaf])
+                while tick <= now:
+                    count[0] += INTERVAL_S
+                    tick += jitter(0.5, 1.5) * INTERVAL_S
+                self._spent += clock() - now
+        except Exception as error:  # told on the training thread
+            self._failure = f"{type(error).__name__}: {error}"
+
+
+def leaf_name(code: Any) -> str:
+    """``module.function`` of a code object, as far as its file tells the module."""
+    name = code.co_filename
+    for path in sorted(sys.path, key=len, reverse=True):
+        if path and name.startswith(path.rstrip("/") + "/"):
+            name = name[len(path.rstrip("/")) + 1 :]
+            break
+    module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return f"{module}.{getattr(code, 'co_qualname', code.co_name)}"

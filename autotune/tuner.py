@@ -11,11 +11,14 @@ Everything measured is in the journal before it is used, so the same call again 
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from autotune.errors import AutotuneError
+from autotune.explain.records import Explanation
 from autotune.job.configs import in_words, key_of, normalise, without
 from autotune.results import Confirmation, Interval, KnobGain, LossVerdict, Observation, Rejected, Result, Trial
 from autotune.secrets import mask_command
@@ -29,9 +32,11 @@ from autotune.stages.observe import observe
 from autotune.stages.pairs import Pairs
 from autotune.stages.search import search
 from autotune_spaces.base import Config, Numerics, Value
+from autotune_trials.paths import publish
 
 NOT_NEEDED = LossVerdict("not-needed", "nothing was changed", 0, 0)
 NO_GAIN = Interval(1.0, 1.0, 1.0)
+EXPLAIN_ERROR = "explain-error.txt"
 
 
 @dataclass(frozen=True)
@@ -56,8 +61,7 @@ def tune(bench: Bench) -> Result:
     observation = observe(bench)
     trials = search(bench, observation)
     proof = prove(bench, observation, trials)
-    explanation = explain(bench, observation, proof.winner, trials)
-    explanation = credit(bench, observation, explanation, proof.confirmation if proof.winner else None, proof.gains, trials)
+    explanation = _explained(bench, observation, proof, trials)
     trace_trials(bench, trials)
     disturbed = list(bench.journal.all("disturbed"))
     return Result(
@@ -79,6 +83,20 @@ def tune(bench: Bench) -> Result:
         disturbed=len(disturbed),
         disturbed_why=disturbed[-1].data if disturbed else "",
     )
+
+
+def _explained(bench: Bench, observation: Observation, proof: Proof, trials: Sequence[Trial]) -> Explanation:
+    """The explanation; should it fail, the verdict stands without it, and the traceback is kept."""
+    try:
+        explanation = explain(bench, observation, proof.winner)
+        return credit(bench, observation, explanation, proof.confirmation if proof.winner else None, proof.gains, trials)
+    except AutotuneError:
+        raise
+    except Exception as error:
+        publish(bench.run_dir / EXPLAIN_ERROR, "".join(traceback.format_exception(error)))
+        note = f"the result could not be explained ({type(error).__name__}: {error}); the traceback is in {EXPLAIN_ERROR}"
+        bench.progress.warning(note)
+        return Explanation(notes=(note,))
 
 
 def prove(bench: Bench, observation: Observation, trials: Sequence[Trial]) -> Proof:

@@ -42,7 +42,7 @@ SETTLE_SECONDS = 2.0  # and at least this long: rates and the use of the cores a
 OPERATORS = 400  # rows that go into the result, the costliest; the CSV has all
 
 
-def explain(bench: Bench, observation: Observation, winner: Config, trials: Sequence[Trial]) -> Explanation:
+def explain(bench: Bench, observation: Observation, winner: Config) -> Explanation:
     """Why baseline and winner take the time they take; an empty winner (keep-baseline) leaves the baseline alone."""
     if bench.spec.traces == "none":
         return Explanation()

@@ -203,6 +203,15 @@ def test_a_metric_that_was_asked_for_and_never_reported_is_not_passed_over(tmp_p
     assert "raise convergence.steps" in result.reason
 
 
+def test_a_verdict_stands_even_if_it_cannot_be_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.tuner.explain", lambda *_: 1 // 0)
+    result = run(tmp_path, Machine(table(HARMLESS)))
+    assert result.verdict == "tuned"
+    (note,) = result.explanation.notes
+    assert "could not be explained (ZeroDivisionError" in note
+    assert "ZeroDivisionError" in (tmp_path / "run" / "explain-error.txt").read_text()
+
+
 def test_a_resumed_run_measures_nothing_twice(tmp_path: Path) -> None:
     first = run(tmp_path, Machine(table(CHANGES)))
     machine = Machine(table(CHANGES))

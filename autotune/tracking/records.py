@@ -67,8 +67,6 @@ def record_result(tracker: Tracker, result: Result, run_dir: Path) -> None:
     for name in STUDY_FILES:
         if (run_dir / name).exists():
             tracker.study_artifact(run_dir / name)
-    if (run_dir / "traces" / "roofline.png").exists():
-        tracker.study_artifact(run_dir / "traces" / "roofline.png", "traces")
     for side in result.explanation.sides.values():
         for path in (side.trace, side.stacks, side.table, side.nsight, side.ncu):
             if path and (run_dir / path).exists():

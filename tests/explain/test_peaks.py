@@ -30,12 +30,12 @@ from autotune_trials.measure import peaks
 torch.set_num_threads(1)
 runs = {k: v for k, v in peaks.workloads(torch, "cpu").items() if k in ("float32", "copy", "triad")}
 
-# NumPy's own BLAS, memcpy and addition know nothing of torch. Not in place: that would spare the machine to fetch what is only written.
+# NumPy's own BLAS and memcpy know nothing of torch.
 a, b = (np.random.default_rng(i).random((1024, 1024), dtype=np.float32) for i in (1, 2))
-x, y, z = (np.full(40_000_000, i, dtype=np.float32) for i in (1, 2, 3))
+x, y = (np.full(40_000_000, i, dtype=np.float32) for i in (1, 2))
 theirs = {
     "float32": [(2 * 1024**3, lambda: a @ b)],
-    "memory": [(2 * x.nbytes, lambda: np.copyto(x, y)), (3 * x.nbytes, lambda: np.add(x, y, out=z))],
+    "memory": [(2 * x.nbytes, lambda: np.copyto(x, y))],
 }
 ours_best, theirs_best = {"float32": 0.0, "memory": 0.0}, {"float32": 0.0, "memory": 0.0}
 until = time.perf_counter() + 60

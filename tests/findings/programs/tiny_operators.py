@@ -6,7 +6,7 @@ from torch import nn
 
 model = network()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-batches = loader()
+batches = loader(size=16)  # the rest of the iteration is short
 for _ in range(1000):
     for inputs, labels in batches:
         decay = torch.ones(16)

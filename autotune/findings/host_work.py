@@ -13,7 +13,7 @@ from autotune.findings.made_on_host import MadeOnHost
 from autotune.findings.measures import at, duration, iteration_s
 from autotune.findings.stalls import slow_iterations, working_s
 from autotune.findings.tensor_readout import TensorReadout
-from autotune_trials.evidence import Frames, Place
+from autotune_trials.evidence import Frames, Pause, Place
 
 RULES_ON_CALLS = (TensorReadout, LogPrinting, FileWrites, ArrayCopies, MadeOnHost)
 JUDGED = frozenset(kind for rule in RULES_ON_CALLS for kind in rule.kinds)
@@ -46,9 +46,7 @@ class HostWork(Rule):
         for frame in evidence.frames:
             if frame.phase == "other" and frame.iteration not in slow and frame.place.own and not _told_elsewhere(frame, statements):
                 seconds[frame.place] = seconds.get(frame.place, 0.0) + frame.seconds
-        for pause in evidence.pauses:
-            if pause.place in seconds and pause.iteration not in slow:
-                seconds[pause.place] -= pause.seconds
+        _take_off_collections(seconds, [p for p in evidence.pauses if p.iteration not in slow])
         lines = sorted(((s, p) for p, s in seconds.items()), key=lambda line: -line[0])
         lines = [(s, p) for s, p in lines if s >= LEAST_SAMPLED_S and s / ordinary >= WORK_SHARE * whole]
         if not lines:
@@ -58,6 +56,17 @@ class HostWork(Rule):
         text = f"{duration(cost)} of an iteration's {duration(whole)} ({cost / whole:.0%}) go to work beside the training: {named}."
         advice = "Do it less often, vectorise it, or hand it to a thread or to the DataLoader's workers."
         return [self.finding(case, text, advice, cost, [place for _, place in lines])]
+
+
+def _take_off_collections(seconds: dict[Place, float], pauses: Sequence[Pause]) -> None:
+    """A collection keeps the interpreter to itself: it is sampled where it ends, at the line it interrupted or the next ones."""
+    for pause in pauses:
+        left = pause.seconds
+        near = [p for p in seconds if pause.place is not None and (p.file, p.function) == (pause.place.file, pause.place.function)]
+        for place in sorted(near, key=lambda p: (p != pause.place, -seconds[p])):
+            taken = min(left, seconds[place])
+            seconds[place] -= taken
+            left -= taken
 
 
 def _told_elsewhere(frame: Frames, statements: Sequence[tuple[str, int, int]]) -> bool:

@@ -116,7 +116,7 @@ def run(planted: Planted, directory: Path, clean: bool) -> Run:
 
 
 def mean_cost(figures: Path, record: Record) -> float:
-    """Mean of what the program measured over its last iterations, as many as were watched."""
+    """Mean of what the program measured in the watched iterations: its last ones, as many as were watched."""
     if not figures.exists():
         return 0.0
     data = figures.read_bytes()

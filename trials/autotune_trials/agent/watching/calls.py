@@ -71,7 +71,7 @@ class CallObserver(Observer):
         readouts.install(self)
         outputs.install(self)
         collectives.install(self)
-        if self.agent.own_compile or any(entry.compiled for entry in self.agent.live.entries):
+        if self._compiled():
             # dynamo guards on the identity of functions like torch.randn: a patch would make it compile again
             self._blind["copies"] = "the job is compiled, and watching torch's functions would make it compile again"
         else:
@@ -152,6 +152,12 @@ class CallObserver(Observer):
         return self.watch.places.spot(sys._getframe(1))
 
     # ------------------------------------------------------------------ within
+
+    def _compiled(self) -> bool:
+        """Something of the job runs through dynamo."""
+        utils = sys.modules.get("torch._dynamo.utils")
+        graphs = utils.counters["stats"]["unique_graphs"] if utils is not None else 0
+        return bool(self.agent.own_compile or graphs or any(entry.compiled for entry in self.agent.live.entries))
 
     def _note(self, describe: Describe, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, seconds: float) -> None:
         if self._failure:

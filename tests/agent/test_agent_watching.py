@@ -1,0 +1,153 @@
+"""The watched window: what is seen, at which line, and that the job neither notices nor pays for it anywhere else."""
+
+from __future__ import annotations
+
+import pytest
+from tiny_tuner import CNN, Tuner, run_bare
+
+from autotune_trials.evidence import Calls, Evidence
+from autotune_trials.protocol import Hello, Record
+
+LOOP = CNN + """
+import gc, os, tempfile, time
+path = os.path.join(tempfile.gettempdir(), f"watched-{os.getpid()}")
+before = None
+count = 0
+while count < 260:
+    for x, y in loader:
+        out = model(x)
+        loss = criterion(out, y)
+        optimizer.zero_grad(); loss.backward()
+        optimizer.step()
+        count += 1
+        noise = torch.rand(2000)
+        value = loss.item()
+        copied = torch.tensor([value, 1.0, 2.0])
+        if count % 10 == 0:
+            with open(path, "w") as file:
+                file.write("x" * 100)
+                time.sleep(0.01)
+        if count % 30 == 0:
+            gc.collect()
+        print(count, float(value).hex(), float(noise.sum()).hex(), f"{loss.detach():.3f}", flush=True)
+if os.path.exists(path):
+    os.remove(path)
+untouched = [torch.Tensor.item, torch.Tensor.__bool__, torch.tensor, torch.rand, print, open, torch.save, gc.collect]
+print([getattr(f, "__wrapped__", None) for f in untouched], "item" in vars(torch.Tensor), gc.callbacks)
+"""
+
+
+def watched(tuner: Tuner, source: str = LOOP, **config: object) -> Evidence:
+    tuner.start(source, "profile", **{"steps": 6, "profile_steps": 3, "watch_steps": 60, "watch_seconds": 0.5, **config})  # type: ignore[arg-type]
+    assert isinstance(tuner.receive(), Hello)
+    record = tuner.receive()
+    assert isinstance(record, Record) and record.evidence is not None
+    return record.evidence
+
+
+def line_of(text: str, source: str = LOOP) -> int:
+    return next(number for number, line in enumerate(source.splitlines(), 1) if text in line)
+
+
+def only(evidence: Evidence, kind: str, text: str) -> Calls:
+    (calls,) = [c for c in evidence.calls if c.kind == kind and text in c.place.code]
+    return calls
+
+
+def test_calls_are_seen_at_their_line(tuner: Tuner) -> None:
+    seen = watched(tuner)
+    steps = len(seen.times_s)
+    assert steps >= 60 and len(seen.away_s) == len(seen.samples) == steps and not seen.blind
+    assert sum(map(sum, seen.phase_times_s.values())) == pytest.approx(sum(seen.times_s))
+    item = only(seen, "item", "value = loss.item()")
+    assert item.place.code == "value = loss.item()" and item.place.own and item.device == "cpu"
+    assert steps - 1 <= item.count == len(item.iterations) <= steps and sum(item.each_s) == pytest.approx(item.seconds)
+    copied = only(seen, "tensor_from_array", "copied =")
+    assert copied.nbytes == 12 * copied.count and copied.detail == "float32[3] of a list of 3"
+    assert only(seen, "format", "print(count").count == only(seen, "print", "print(count").count
+    written = only(seen, "file_write", "with open")
+    gaps = {b - a for a, b in zip(written.iterations, written.iterations[1:])}
+    assert gaps == {10} and written.lines == (line_of("with open"), line_of("time.sleep"))
+    collected = only(seen, "gc_collect", "gc.collect()")
+    assert sum(p.seconds for p in seen.pauses if p.generation == 2) == pytest.approx(collected.seconds, rel=0.3)
+    assert not [c for c in seen.calls if "site-packages" in c.place.file]
+
+
+def test_frames_show_where_the_time_goes(tuner: Tuner) -> None:
+    seen = watched(tuner, watch_seconds=1.0)
+    sleeping = [f for f in seen.frames if f.place.line == line_of("time.sleep")]
+    stalls = only(seen, "file_write", "with open").count
+    assert sum(f.seconds for f in sleeping) == pytest.approx(0.0101 * stalls, rel=0.25)
+    assert {f.phase for f in sleeping} == {"other"}
+    assert sum(f.seconds for f in seen.frames) == pytest.approx(sum(seen.times_s) + sum(seen.away_s), rel=0.1)
+
+
+def test_the_job_computes_and_prints_what_it_does_alone(tuner: Tuner) -> None:
+    bare = run_bare(tuner.directory, LOOP).splitlines()
+    tuner.start(LOOP, "profile", steps=6, profile_steps=3, watch_steps=60, watch_seconds=0.3)
+    assert isinstance(tuner.receive(), Hello)
+    assert isinstance(tuner.receive(), Record)
+    tuner.close_connection()  # the agent steps aside, and the job goes on to its end
+    code, out, err = tuner.finish()
+    assert code == 0, err
+    assert out.splitlines()[:-1] == bare[:-1]
+    assert out.splitlines()[-1].startswith("[None, None, None, None, None, None, None, None] False [")
+
+
+def test_a_job_that_ends_while_it_is_watched_leaves_what_was_seen(tuner: Tuner) -> None:
+    seen = watched(tuner, source=LOOP.replace("count < 260", "count < 48"), watch_steps=1000)
+    assert 30 < len(seen.times_s) < 60
+    assert tuner.finish()[0] == 0
+
+
+RAISING = LOOP.replace("value = loss.item()", "value = loss.item()\n        try: out.item()\n        except RuntimeError: pass")
+
+
+def test_exceptions_pass_through(tuner: Tuner) -> None:
+    assert only(watched(tuner, source=RAISING), "item", "value = loss.item()").count
+
+
+SUBCLASS = LOOP.replace("before = None", """
+class Mine(torch.Tensor):
+    asked = set()
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        cls.asked.add(function)
+        return super().__torch_function__(function, types, args, kwargs or {})
+plain = torch.Tensor.item
+""").replace("value = loss.item()", "value = loss.item(); mine = torch.ones(1).as_subclass(Mine); mine.item(); assert plain in Mine.asked")
+
+
+def test_a_subclass_of_tensor_is_told_of_torchs_own_functions(tuner: Tuner) -> None:
+    assert only(watched(tuner, source=SUBCLASS), "item", "value = loss.item()").count
+
+
+MOVED = LOOP.replace("noise = torch.rand(2000)", "noise = torch.rand(2000); noise.to('meta')")
+
+
+def test_what_is_made_on_the_host_and_moved_is_told_where_it_is_made(tuner: Tuner) -> None:
+    seen = watched(tuner, source=MOVED)
+    made = only(seen, "made_on_host", "noise = torch.rand")
+    assert made.device == "meta" and made.nbytes == 8000 * made.count
+    (transfer,) = seen.transfers
+    assert "noise.to" in transfer.place.code and transfer.count == made.count
+
+
+COMPILED = LOOP.replace("count = 0\n", """count = 0
+def forward(x):
+    return inner(x) + torch.zeros(4) + torch.tensor(1.0)
+inner, model = model, torch.compile(forward, backend="eager")
+""")
+
+
+def test_a_compiled_job_is_not_compiled_again(tuner: Tuner) -> None:
+    seen = watched(tuner, source=COMPILED)
+    assert "compiled" in seen.blind["copies"] and not [b for b in seen.breaks if b.kind == "recompile"]
+    assert only(seen, "item", "value = loss.item()").count
+
+
+def test_nothing_is_watched_where_time_is_taken(tuner: Tuner) -> None:
+    tuner.start(LOOP, "fixed", steps=20)
+    assert isinstance(tuner.receive(), Hello)
+    record = tuner.receive()
+    assert isinstance(record, Record) and record.evidence is None

@@ -42,6 +42,7 @@ class RecordMode(Mode):
         self._profiled = 0
         self._module_ranges: list[ModuleRanges] = []
         self._trace, self._stacks = "", ""
+        self._rests = False  # one iteration between the profiled windows
         self._watch: Any = None
         self._watched = False
         self._evidence: Evidence | None = None
@@ -200,6 +201,11 @@ class RecordMode(Mode):
 
         agent = self.agent
         agent.loss.end_step(keep=False)
+        if self._rests:
+            self._rests = False
+            with agent.own_time():
+                self._start_profiling(stacks=True)
+            return
         try:
             self._profiler.step()
             self._profiled += 1
@@ -212,8 +218,9 @@ class RecordMode(Mode):
                 elif self._trace:
                     self._stacks = self._profiler.stop()
                 else:
-                    self._trace = self._profiler.stop()
-                    self._start_profiling(stacks=True)
+                    # The optimizer's step that we are called from is a range of the profiler's (record_function). It must end
+                    # while no profiler is on: ending under the next one, it would write to what the first one has freed.
+                    self._trace, self._rests = self._profiler.stop(), True
                     return
         except Exception:
             self._give_up_profile()

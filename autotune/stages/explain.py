@@ -64,17 +64,17 @@ def examine(
     sides = {name: describe(bench, observation, name, configs[name], record, peaks) for name, record in records.items()}
     sides, notes = captured(bench, configs, sides, observation.job.device)
     write_roofline_plot(sides, peaks, bench.run_dir / "traces" / "roofline.png")
-    judgement = judge({name: case(observation, name, side, records[name]) for name, side in sides.items()})
+    judgement = judge({name: case(observation, name, side, records[name], peaks) for name, side in sides.items()})
     return Explanation(
         sides=sides, peaks=peaks, findings=judgement.findings, not_judged=judgement.not_judged, rules=judgement.rules,
         wall_s=round(time.monotonic() - began, 1), notes=notes,
     )  # fmt: skip
 
 
-def case(observation: Observation, name: str, side: Side, record: Record) -> Case:
+def case(observation: Observation, name: str, side: Side, record: Record, peaks: Sequence[Peak]) -> Case:
     """What the rules look at."""
     evidence = record.evidence or Evidence(blind={"everything": "the job ended before its iterations could be watched"})
-    return Case(name, side, evidence, observation.machine, observation.job, observation.defaults, observation.withdrawn)
+    return Case(name, side, evidence, observation.machine, observation.job, observation.defaults, observation.withdrawn, peaks)
 
 
 def describe(bench: Bench, observation: Observation, name: str, config: Config, record: Record, peaks: Sequence[Peak]) -> Side:

@@ -6,13 +6,17 @@ with ``--clean``) and one line in :data:`PLANTED`.
 
 from __future__ import annotations
 
+import json
 import struct
+import subprocess
 import sys
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from autotune.explain.peaks import beside_vendor
 from autotune.findings import RULES, Judgement, judge
 from autotune.stages import explain
 from autotune_trials.paths import SessionPaths
@@ -111,8 +115,17 @@ def run(planted: Planted, directory: Path, clean: bool) -> Run:
     finally:
         session.close()
     observation: Any = SimpleNamespace(machine=hello.machine, job=hello.job, defaults={}, withdrawn={})
-    side = explain.describe(SimpleNamespace(run_dir=directory), "baseline", planted.knobs, record)  # type: ignore[arg-type]
-    return Run(record, judge({"baseline": explain.case(observation, "baseline", side, record)}), mean_cost(figures, record))
+    bench: Any = SimpleNamespace(run_dir=directory)
+    peaks = beside_vendor(measure_peaks(hello.machine.device), hello.machine.device_name)
+    side = explain.describe(bench, observation, "baseline", planted.knobs, record, peaks)
+    return Run(record, judge({"baseline": explain.case(observation, "baseline", side, record, peaks)}), mean_cost(figures, record))
+
+
+@cache
+def measure_peaks(device: str) -> dict[str, float]:
+    """Of this machine with one thread, as the programs have it."""
+    command = [sys.executable, "-m", "autotune_trials.measure.peaks", "--threads", "1", "--device", device]
+    return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["peaks"])
 
 
 def mean_cost(figures: Path, record: Record) -> float:

@@ -44,6 +44,7 @@ class FixedRun:
     loss_scale: float | None = None  # float16: the scale to begin with; None: the usual one, which overflows at first
     label: str = ""  # for the session directory's name and the log: "confirm-b3"
     nvtx_modules: int = 0  # profile: ranges for modules down to this depth
+    stacks: bool = False  # profile: a few iterations with Python frames, and nothing else
     capture: Capture | None = None  # profile: by this tool instead of torch.profiler; the report is Record.notes["report"]
 
 

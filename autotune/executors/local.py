@@ -29,6 +29,7 @@ from autotune.job.configs import live_choices, process_part
 from autotune.job.spec import JobSpec
 from autotune_spaces.base import Config
 from autotune_trials import warden
+from autotune_trials.measure.profiler import STACK_STEPS
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol import Block, BlockReport, Record, SessionConfig
 from autotune_trials.session import Session
@@ -97,8 +98,10 @@ class LocalExecutor(Executor):
             match_streams=not request.profile,
             loss_scale=request.loss_scale,
             nvtx_modules=request.nvtx_modules,
+            stacks=request.stacks,
             capture=request.capture is not None,
-            watch_steps=0 if request.capture is not None else SessionConfig.watch_steps,
+            profile_steps=STACK_STEPS if request.stacks else SessionConfig.profile_steps,
+            watch_steps=0 if request.stacks or request.capture is not None else SessionConfig.watch_steps,
         )
         process_config = process_part(request.config, self.spec.search_space)
         session = self._session(request.label or config.mode, process_config, config, request.seed, request.capture)

@@ -39,11 +39,24 @@ class GraphBreaks(Rule):
 
 
 def _standing_s(case: Case, broken: GraphBreak) -> float:
-    """Seconds an iteration in the line of the break, without what torch did meanwhile (the graphs are called from there)."""
+    """Seconds an iteration in what broke the graph, without what torch did meanwhile (the graphs are called from there).
+
+    Dynamo's rewritten code stands at the function's first line whatever it runs, so time is looked for in the whole function:
+    outside torch it holds nothing but what broke the graph. Not told where a function has several breaks.
+    """
     place = broken.place
     if place is None or not case.evidence.times_s:
         return 0.0
+    function = _name(place.function)
+    if sum(b.place is not None and (b.place.file, _name(b.place.function)) == (place.file, function) for b in case.evidence.breaks) > 1:
+        return 0.0
     seen = sum(
-        f.seconds for f in case.evidence.frames if (f.place.file, f.place.line) == (place.file, place.line) and "torch" not in f.leaf
-    )
+        f.seconds for f in case.evidence.frames
+        if f.place.file == place.file and _name(f.place.function) in (function, f"torch_dynamo_resume_in_{function}_at_{place.line}")
+        and not f.leaf.startswith("torch.")
+    )  # fmt: skip
     return seen / len(case.evidence.times_s)
+
+
+def _name(qualified: str) -> str:
+    return qualified.rpartition(".")[2]

@@ -2,6 +2,7 @@
 
     baseline │ warm-up │ profiled │ watched │      winner │ warm-up │ profiled │ watched │     one process each
                           └──────────┴── operators, roofline, timeline, findings ──┘
+             │ warm-up │ Python frames │               │ warm-up │ Python frames │              and one for these
 
 Never while anything is timed. ``traces: finalists`` explains baseline and winner, ``all`` keeps a trace of every
 configuration that was measured as well, ``none`` leaves the stage out.
@@ -39,6 +40,7 @@ from autotune_trials.protocol import Record
 SETTLE_STEPS = 30  # iterations before the profiled ones: past warm-up, in mid-epoch for most jobs
 SETTLE_SECONDS = 2.0  # and at least this long: rates and the use of the cores are read from these iterations
 
+LONGEST_START_UP_S = 60.0  # a trace that nothing else needs is not worth a longer wait
 OPERATORS = 400  # rows that go into the result, the costliest; the CSV has all
 
 
@@ -62,6 +64,7 @@ def examine(
     """What profiled records show, side by side. ``began``: time.monotonic() of the stage's begin."""
     peaks = measured_peaks(bench, observation, configs.values()) if records else ()
     sides = {name: describe(bench, observation, name, configs[name], record, peaks) for name, record in records.items()}
+    sides = {name: with_frames(bench, observation, name, side) for name, side in sides.items()}
     sides, notes = captured(bench, configs, sides, observation.job.device)
     write_roofline_plot(sides, peaks, bench.run_dir / "traces" / "roofline.png")
     judgement = judge({name: case(observation, name, side, records[name], peaks) for name, side in sides.items()})
@@ -79,7 +82,7 @@ def case(observation: Observation, name: str, side: Side, record: Record, peaks:
 
 def describe(bench: Bench, observation: Observation, name: str, config: Config, record: Record, peaks: Sequence[Peak]) -> Side:
     """What one profiled record shows. Without a readable trace: its files and its times alone, with a warning."""
-    side = Side(config=config, trace=keep(bench, record.trace, trace_name(name)), stacks=keep(bench, record.stacks, trace_name(f"{name}-stacks")))
+    side = Side(config=config, trace=keep(bench, record.trace, trace_name(name)))
     trace = read(bench, name, side.trace)
     device, cores = observation.job.device, observation.machine.cores
     if trace is None:
@@ -96,6 +99,22 @@ def describe(bench: Bench, observation: Observation, name: str, config: Config, 
         side, table=table, operators=rows[:OPERATORS], timeline=timeline(trace), kernels_per_step=kernels_per_step(trace), idle_share=idle,
         summary=summary, profiled_steps=steps,
     )  # fmt: skip
+
+
+def with_frames(bench: Bench, observation: Observation, name: str, side: Side) -> Side:
+    """``side`` with a second, short trace that shows Python frames, from a process of its own; without it, said so, where that
+    process would mostly start up, or fails."""
+    if observation.startup_s > LONGEST_START_UP_S:
+        bench.progress.note(f"no trace with Python frames: the job takes {observation.startup_s:.0f} s to start")
+        return side
+    label = f"frames-{name}"
+    request = FixedRun(side.config, seed=0, steps=SETTLE_STEPS, profile=True, stacks=True, label=label)
+    try:
+        record = bench.recorded("|".join([label, key_of(side.config)]), label, lambda: bench.executor.run_fixed(request))
+    except SessionFailed as failure:
+        bench.progress.note(f"no trace of the {name} with Python frames: {failure}")
+        return side
+    return replace(side, stacks=keep(bench, record.trace, trace_name(f"{name}-stacks")))
 
 
 def read(bench: Bench, name: str, trace: str) -> Trace | None:

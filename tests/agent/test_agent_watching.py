@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+
 import pytest
 from tiny_tuner import CNN, Tuner, run_bare
 
+from autotune_trials.agent.watching.sampler import stack_of
 from autotune_trials.evidence import Calls, Evidence
 from autotune_trials.protocol import Hello, Record
 
@@ -151,3 +155,34 @@ def test_nothing_is_watched_where_time_is_taken(tuner: Tuner) -> None:
     assert isinstance(tuner.receive(), Hello)
     record = tuner.receive()
     assert isinstance(record, Record) and record.evidence is None
+
+
+def test_a_stack_is_read_while_its_thread_runs_on() -> None:
+    """Thousands of looks at a thread that enters and leaves frames and generators all the time."""
+    def numbers():
+        yield from range(50)
+
+    def deep(n: int) -> int:
+        return sum(numbers()) if n == 0 else deep(n - 1)
+
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            deep(20)
+
+    usual = sys.getswitchinterval()
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        sys.setswitchinterval(2e-5)
+        assert thread.ident is not None
+        seen = [stack_of(thread.ident) for _ in range(5000)]
+    finally:
+        sys.setswitchinterval(usual)
+        stop.set()
+        thread.join()
+    outermost = {stack[-1][0].co_name for stack in seen}
+    assert outermost == {"_bootstrap"}, "whole stacks, always"
+    assert any(code.co_name == "numbers" for stack in seen for code, _ in stack)
+    assert stack_of(thread.ident) == []

@@ -19,7 +19,7 @@ from autotune.explain.flops import model_flops
 from autotune.explain.peaks import beside_vendor
 from autotune.explain.records import Operator, Peak, Side
 from autotune.job.load import load_job
-from autotune.stages.explain import describe
+from autotune.stages.explain import describe, with_frames
 from autotune_trials.protocol import Record, SessionConfig
 
 PLANTED = """
@@ -66,11 +66,17 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Profiled:
     (folder / "job.yaml").write_text(f"command: python train.py\nenv: {{XDG_CACHE_HOME: '{folder}', OMP_NUM_THREADS: '1'}}\n")
     executor = LocalExecutor(load_job(folder / "job.yaml"), folder / "run")
     warnings: list[str] = []
-    bench: Any = SimpleNamespace(run_dir=folder / "run", progress=SimpleNamespace(warning=warnings.append))
+    bench: Any = SimpleNamespace(
+        run_dir=folder / "run", progress=SimpleNamespace(warning=warnings.append, note=warnings.append), executor=executor,
+        recorded=lambda key, label, measure: measure(),
+    )  # fmt: skip
     try:
         record = executor.run_fixed(FixedRun({}, seed=0, steps=6, profile=True, label="profile"))
         peaks = beside_vendor(executor.measure_peaks(1, "cpu"), "")
-        side = describe(bench, "baseline", {}, record, peaks)
+        observation: Any = SimpleNamespace(
+            job=SimpleNamespace(device="cpu"), machine=SimpleNamespace(cores=2), defaults={}, startup_s=executor.last_hello.startup_s
+        )
+        side = with_frames(bench, observation, "baseline", describe(bench, observation, "baseline", {}, record, peaks))
     finally:
         executor.close()
     assert not warnings

@@ -1,7 +1,7 @@
 """What the agent saw while it watched a few dozen iterations closely: facts with a place in the job's code, no judgement.
 
-    profile run   │ warm-up │ profiled: profile_steps │ stacks: a few │ watched: watch_steps iterations, watch_seconds │
-                              operators, timeline       Python frames   calls, samples, pauses, compiles
+    profile run   │ warm-up │ profiled: profile_steps │ watched: watch_steps iterations, watch_seconds │
+                              operators, timeline       calls, samples, pauses, compiles
 
 Nothing of this is ever on while an iteration is timed. The tuner's rules (:mod:`autotune.findings`) make findings of it.
 """

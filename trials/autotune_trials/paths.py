@@ -6,7 +6,7 @@
     <session>/warden.log         the warden's, if it had any
     <session>/crumbs/<what>-<pid>  empty files: how far each process of the command came
     <session>/stacks-<pid>.txt   written by the hang watchdog
-    <session>/trace-<rank>.json.gz, trace-stacks-<rank>.json.gz
+    <session>/trace-<rank>.json.gz
     <session>/nsight.nsys-rep, nsight.ncu-rep   what a tool around the command wrote
     <session>/out/               {trial_dir}: where the job may write
 """
@@ -63,9 +63,6 @@ class SessionPaths:
 
     def trace(self, rank: int) -> Path:
         return self.root / f"trace-{rank}.json.gz"
-
-    def stacks_trace(self, rank: int) -> Path:
-        return self.root / f"trace-stacks-{rank}.json.gz"
 
 
 def publish(path: Path, text: str) -> None:

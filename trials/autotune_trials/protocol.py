@@ -75,6 +75,7 @@ class SessionConfig:
     nvtx_modules: int = 0  # profile: in the profiled window also ranges for modules down to this depth below the entry; 0: none
     schema_version: int = SCHEMA_VERSION
     watch_seconds: float = 4.0  # and go on watching for at least this long, so that lines can be told apart (one rank only)
+    stacks: bool = False  # profile: with Python frames, which a session of its own is for (see measure/profiler.py)
     capture: bool = False  # profile: a tool around the job captures the window (cudaProfilerApi); torch.profiler stays out of its way
 
 
@@ -175,7 +176,6 @@ class Record:
     seeds_seen: bool = False  # the job seeds itself, or the agent did
     ended_early: bool = False  # the job ended before the window was full
     trace: str = ""  # profile mode: path of the gzipped Chrome trace
-    stacks: str = ""  # profile mode: a second, short trace with Python frames
     evidence: Evidence | None = None  # profile mode
     operators: tuple[Mapping[str, Any], ...] = ()  # profile mode: rows of the operator table, by self time
     notes: Mapping[str, Any] = field(default_factory=dict)  # e.g. loss_scale at the end, where the agent's scaler was in use

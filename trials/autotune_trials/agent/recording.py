@@ -41,8 +41,7 @@ class RecordMode(Mode):
         self._profiler: Any = None
         self._profiled = 0
         self._module_ranges: list[ModuleRanges] = []
-        self._trace, self._stacks = "", ""
-        self._rests = False  # one iteration between the profiled windows
+        self._trace = ""
         self._watch: Any = None
         self._watched = False
         self._evidence: Evidence | None = None
@@ -120,7 +119,7 @@ class RecordMode(Mode):
 
     def _finish(self) -> None:
         """Send the record, then keep the job where it is until the tuner ends it. A profile run is watched before that."""
-        if self.agent.config.mode == "profile" and not self._watched and not self.agent.config.capture:
+        if self.agent.config.mode == "profile" and not self._watched and self.agent.config.watch_steps:
             self._start_watching()
             return
         self._send(ended_early=False)
@@ -157,18 +156,17 @@ class RecordMode(Mode):
 
     # ------------------------------------------------------------------ the profile
 
-    def _start_profiling(self, stacks: bool = False) -> None:
+    def _start_profiling(self) -> None:
         from autotune_trials.measure.capture import CaptureWindow
         from autotune_trials.measure.profiler import ProfileWindow
         from autotune_trials.paths import SessionPaths
 
-        agent, paths = self.agent, SessionPaths(_path(self.agent.config.directory))
-        path = (paths.stacks_trace if stacks else paths.trace)(rank(agent.torch))
+        agent, config = self.agent, self.agent.config
+        path = SessionPaths(_path(config.directory)).trace(rank(agent.torch))
         try:
-            self._profiled = 0
-            self._profiler = CaptureWindow(agent.torch) if agent.config.capture else ProfileWindow(agent.torch, str(path), stacks)
+            self._profiler = CaptureWindow(agent.torch) if config.capture else ProfileWindow(agent.torch, str(path), config.stacks)
             self._profiler.start()
-            if not agent.config.capture:
+            if not config.capture:
                 agent.clock.ranges = Several(agent.clock.ranges, ProfilerRanges(agent.torch))
             self._draw_modules()
         except Exception:
@@ -197,31 +195,16 @@ class RecordMode(Mode):
             self.agent.clock.ranges = None
 
     def _go_on_profiling(self) -> None:
-        from autotune_trials.measure.profiler import STACK_STEPS
-
         agent = self.agent
         agent.loss.end_step(keep=False)
-        if self._rests:
-            self._rests = False
-            with agent.own_time():
-                self._start_profiling(stacks=True)
-            return
         try:
             self._profiler.step()
             self._profiled += 1
-            if self._profiled < (STACK_STEPS if self._trace else agent.config.profile_steps):
+            if self._profiled < agent.config.profile_steps:
                 return
             with agent.own_time():
                 self._close_ranges()
-                if agent.config.capture:
-                    self._profiler.stop()
-                elif self._trace:
-                    self._stacks = self._profiler.stop()
-                else:
-                    # The optimizer's step that we are called from is a range of the profiler's (record_function). It must end
-                    # while no profiler is on: ending under the next one, it would write to what the first one has freed.
-                    self._trace, self._rests = self._profiler.stop(), True
-                    return
+                self._trace = self._profiler.stop()
         except Exception:
             self._give_up_profile()
             return
@@ -267,7 +250,6 @@ class RecordMode(Mode):
                 seeds_seen=agent.seeds_seen,
                 ended_early=ended_early,
                 trace=self._trace,
-                stacks=self._stacks,
                 evidence=self._evidence,
                 notes=notes,
             )

@@ -1,8 +1,10 @@
 """A torch.profiler window over a few iterations, written as a gzipped Chrome trace. What it means is read from the trace, in the tuner.
 
-    profiled: shapes, types, memory, phases │ stacks: Python frames as well, in a trace of their own
+    profiled: shapes, types, phases            stacks: Python frames and memory as well, in a process of its own
 
-Python frames make every operator some microseconds slower, so they have a window apart from the one whose times are read.
+Python frames make every operator some microseconds slower, so they have a window apart from the one whose times are read. It has a process
+of its own, which ends with it: torch's recording of Python frames and of memory may corrupt the memory of its process (seen with torch 2.13 on
+Python 3.11: frames lost, crashes in a later garbage collection; pytorch/pytorch#94013, #121219 report the like).
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-STACK_STEPS = 3  # iterations with Python frames: an epoch's usual ones, for a person to look at
+STACK_STEPS = 3  # iterations with Python frames, for a person to look at
 
 
 class ProfileWindow:
@@ -25,7 +27,7 @@ class ProfileWindow:
             activities.append(profiler.ProfilerActivity.CUDA)
         record = profiler.ProfilerAction.RECORD  # with a schedule, even this one, the trace names the iterations
         self._profile = profiler.profile(
-            activities=activities, schedule=lambda _: record, record_shapes=True, profile_memory=not stacks, with_stack=stacks
+            activities=activities, schedule=lambda _: record, record_shapes=True, profile_memory=stacks, with_stack=stacks
         )
 
     def start(self) -> None:

@@ -7,6 +7,7 @@ import linecache
 import os
 import sys
 import sysconfig
+from collections.abc import Sequence
 from typing import Any
 
 from autotune_trials.evidence import Place
@@ -56,12 +57,13 @@ class Places:
             caller = caller.f_back
         return frame.f_code, frame.f_lineno or 0
 
-    def leaf(self, frame: Any) -> Any:
+    def innermost(self, stack: Sequence[Spot]) -> Spot:
+        """The same of another thread's stack, innermost frame first."""
+        return next(((code, line or 0) for code, line in stack if self.own(code.co_filename)), (stack[0][0], stack[0][1] or 0))
+
+    def leaf(self, stack: Sequence[Spot]) -> Any:
         """Code of the innermost frame that is not ours."""
-        caller = frame
-        while caller is not None and caller.f_code.co_filename.startswith(self._ours):
-            caller = caller.f_back
-        return (frame if caller is None else caller).f_code
+        return next((code for code, _ in stack if not code.co_filename.startswith(self._ours)), stack[0][0])
 
     def place(self, spot: Spot) -> Place:
         code, line = spot

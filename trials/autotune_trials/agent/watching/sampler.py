@@ -14,9 +14,14 @@ import random
 import sys
 import threading
 import time
+from collections import deque
+from contextlib import suppress
+from itertools import accumulate, chain, repeat, starmap
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from autotune_trials.agent.watching.observer import Observer
+from autotune_trials.agent.watching.places import Spot
 from autotune_trials.evidence import Frames
 from autotune_trials.measure.clock import NAMES
 
@@ -76,12 +81,11 @@ class SamplerObserver(Observer):
         try:
             while self._running and not self.agent.stopped:
                 time.sleep(max(0.0, tick - clock()))
-                frame = sys._current_frames().get(self._target)
+                stack = stack_of(self._target)
                 now = clock()
-                if frame is None:
+                if not stack:
                     return  # the training thread has ended
-                leaf, spot = places.leaf(frame), places.spot(frame)
-                del frame  # or what its locals hold would live longer than the job meant them to
+                leaf, spot = places.leaf(stack), places.innermost(stack)
                 key = (watch.index, self.agent.clock.phase, id(spot[0]), spot[1], id(leaf))
                 count = seen.setdefault(key, [0.0, spot, leaf])
                 while tick <= now:
@@ -90,6 +94,21 @@ class SamplerObserver(Observer):
                 self._spent += clock() - now
         except Exception as error:  # told on the training thread
             self._failure = f"{type(error).__name__}: {error}"
+
+
+def stack_of(thread: int) -> list[Spot]:
+    """Code and line of every frame of ``thread``, innermost first; [] if it has ended.
+
+    Done in one call that runs in C from beginning to end, during which the thread cannot go on. Step by step it could return from
+    a frame that is being looked at, and reading ``f_back`` then reads freed memory (seen as crashes, Python 3.11). No frame is kept
+    either: what its locals hold would live longer than the job meant them to.
+    """
+    first = map(itemgetter(thread), starmap(sys._current_frames, ((),)))
+    frames = accumulate(chain(first, repeat("f_back")), getattr)
+    found: deque[Spot] = deque()
+    with suppress(AttributeError, KeyError):  # there is nothing behind the outermost frame
+        found.extend(map(attrgetter("f_code", "f_lineno"), frames))
+    return list(found)
 
 
 def leaf_name(code: Any) -> str:

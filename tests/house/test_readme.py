@@ -34,7 +34,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 LANGUAGES = ("bash", "python", "yaml", "json", "toml", "text")
-BLOCK_TIMEOUT_S = 240
+BLOCK_TIMEOUT_S = 420
 
 
 @dataclass(frozen=True)

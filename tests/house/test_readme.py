@@ -34,7 +34,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 LANGUAGES = ("bash", "python", "yaml", "json", "toml", "text")
-BLOCK_TIMEOUT_S = 420
+BLOCK_TIMEOUT_S = 700  # a slow or busy machine measures longer, and more pairs
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _run(command: list[str], folder: Path) -> str:
     return "" if done.returncode == 0 else f"ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_every_block_of_the_readme_does_what_it_says(tmp_path: Path) -> None:
     if (ROOT / "examples").is_dir():
         shutil.copytree(

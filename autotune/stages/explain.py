@@ -130,11 +130,11 @@ def measured_peaks(bench: Bench, observation: Observation, configs: Iterable[Con
     """What the machine reaches with as many threads as any side uses; () with a warning if it cannot be measured."""
     threads = [observation.job.intra_op_threads, *(config.get("intra_op_threads", 0) for config in configs)]
     try:
-        measured = bench.executor.measure_peaks(max(t for t in threads if isinstance(t, int)), observation.machine.device)
+        measured = bench.executor.measure_peaks(max(t for t in threads if isinstance(t, int)), observation.job.device)
     except SessionFailed as failure:
         bench.progress.warning(f"no roofline: {failure}")
         return ()
-    return beside_vendor(measured, observation.machine.device_name)
+    return beside_vendor(measured, observation.machine.device_name if observation.job.device == "cuda" else "")
 
 
 def trace_trials(bench: Bench, trials: Sequence[Trial]) -> None:

@@ -26,7 +26,7 @@ help: ## List what can be done
 demo: $(STAMP) ## Tune a real training job: a small CNN on scikit-learn's digits (a few minutes)
 	autotune run examples/digits/job.yaml
 
-test: $(STAMP) ## Run the tests (a few minutes; GPU tests skip themselves where there is no GPU)
+test: $(STAMP) ## Run the tests (half an hour on two cores; GPU tests skip themselves where there is no GPU)
 	$(PYTEST)
 
 check: $(STAMP) ## Lint, types, and the direction of imports

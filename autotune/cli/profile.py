@@ -30,7 +30,8 @@ def profile(
 ) -> None:
     """Say why a training job takes the time it takes: bottleneck, operators, findings and a trace. Nothing is tuned.
 
-    The job runs once, for a few seconds after its warm-up. An earlier profile is moved aside, not deleted.
+    The job runs twice, for a few seconds after its warm-up (the second time for a trace with Python frames). An earlier
+    profile is moved aside, not deleted.
     """
     from autotune.cli.run import tools_asked
     from autotune.job.load import check_run_dir, load_job

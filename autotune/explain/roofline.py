@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from autotune.explain.flops import hands_on
 from autotune.explain.records import Operator
-from autotune.report.words import duration_words
+from autotune.words import duration_words
 
 SLOWER = 2.0  # more than half of the call is not its work: the majority decides, no figure from elsewhere
 HANDED_ON = "the work is done, and counted, by the"  # how the reason of a row begins whose operators others do the work for

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from autotune.explain.records import Finding, Operator
 from autotune.findings.base import Case, Rule
-from autotune.findings.measures import compute_s, dimensions, duration, half_dtype, iteration_s, need
+from autotune.findings.measures import compute_s, dimensions, half_dtype, iteration_s, need
+from autotune.words import duration_words
 from autotune_trials.evidence import Calls
 
 COST_SHARE = 0.05  # autocast's own casts of weights and losses stay below it in common models; a cure of less is hardly measured
@@ -38,7 +39,7 @@ class Casts(Rule):
         calls.sort(key=lambda c: -c.nbytes)
         first = calls[0]
         evidence = (
-            f"Under {half}, {first.detail} is cast to float32 and back: casting takes {duration(cost)} of an iteration's {duration(whole)} "
+            f"Under {half}, {first.detail} is cast to float32 and back: casting takes {duration_words(cost)} of an iteration's {duration_words(whole)} "
             f"({cost / whole:.0%})."
         )
         advice = (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule
-from autotune.findings.measures import at, duration, iteration_s, usual_s
+from autotune.findings.measures import at, iteration_s, usual_s
+from autotune.words import duration_words
 
 SHARE = 0.10  # of the iteration: what DistributedDataParallel hides by design is most of it; a perfect overlap would then give 1.11x
 
@@ -38,7 +39,7 @@ class Communication(Rule):
             return []
         calls = sorted((c for c in case.evidence.calls if c.kind == "collective"), key=lambda c: -c.seconds)
         evidence = (
-            f"{duration(cost)} of an iteration's {duration(whole)} ({cost / whole:.0%}) pass in communication among "
+            f"{duration_words(cost)} of an iteration's {duration_words(whole)} ({cost / whole:.0%}) pass in communication among "
             f"{case.evidence.world_size} ranks that nothing overlaps"
         )
         evidence += f", most of it in {calls[0].detail} at {at(calls[0].place)}." if calls else "."
@@ -54,7 +55,7 @@ class Communication(Rule):
         if spent <= SHARE * whole:
             return []
         evidence = (
-            f"NCCL kernels run for {duration(spent)} of an iteration's {duration(whole)} ({spent / whole:.0%}) on rank 0. How much of that "
+            f"NCCL kernels run for {duration_words(spent)} of an iteration's {duration_words(whole)} ({spent / whole:.0%}) on rank 0. How much of that "
             "is hidden behind computing shows in the trace."
         )
         return [self.finding(case, evidence, ADVICE)]

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from autotune.findings import RULES
 from autotune.findings.base import Rule
+from autotune_spaces.docs import write_page
 
 HEAD = """\
 # The findings
 
 <!-- Made from the cards in autotune/findings by `python -m autotune.findings.docs docs/findings.md`. -->
 
-At its end a run looks closely at the baseline and at its answer: some sixty iterations are watched from inside the job, then a few are profiled.
+At its end a run looks closely at the baseline and at its answer: a dozen iterations are profiled, then some hundreds watched from inside the job.
 Every rule below is asked about both. A finding says what was seen, at which line, what it costs an iteration as it was measured, what to do, and
 whether a knob of the answer already did it. What cannot be judged here says why. A healthy job gets none.
 
@@ -56,20 +56,7 @@ def render() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    check = "--check" in words
-    files = [Path(w) for w in words if w != "--check"]
-    if len(files) != 1:
-        print("usage: python -m autotune.findings.docs [--check] FILE", file=sys.stderr)
-        return 2
-    text = render()
-    if not check:
-        files[0].write_text(text, encoding="utf-8")
-        return 0
-    if files[0].is_file() and files[0].read_text(encoding="utf-8") == text:
-        return 0
-    print(f"{files[0]} is out of date: run python -m autotune.findings.docs {files[0]}", file=sys.stderr)
-    return 1
+    return write_page("autotune.findings.docs", render, arguments)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, Rule
-from autotune.findings.measures import duration, iteration_s
+from autotune.findings.measures import iteration_s
 from autotune.findings.sites import LEAST_S, LEAST_SHARE, seen, sites
 from autotune.findings.stalls import LEAST_SEEN
+from autotune.words import duration_words
 from autotune_trials.evidence import Place
 
 FULL = 2  # generation: all objects are looked through
@@ -36,8 +37,8 @@ class GcPauses(Rule):
         asked = sites(evidence, ("gc_collect",)) if "calls" not in evidence.blind else []
         by_hand = sum(s.call_s for s in asked) > 0.5 * cost
         text = (
-            f"{duration(cost)} of an iteration's {duration(whole)} ({cost / whole:.0%}) go to garbage collection: {full} full collections in "
-            f"{steps} iterations, the longest pause {duration(max(p.longest_s for p in pauses))}."
+            f"{duration_words(cost)} of an iteration's {duration_words(whole)} ({cost / whole:.0%}) go to garbage collection: {full} full collections in "
+            f"{steps} iterations, the longest pause {duration_words(max(p.longest_s for p in pauses))}."
         )
         advice = (
             "Leave gc.collect() out of the loop: Python collects by itself." if by_hand

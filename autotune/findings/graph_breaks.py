@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, Rule
-from autotune.findings.measures import at, duration, need
+from autotune.findings.measures import at, need
+from autotune.words import duration_words
 from autotune_trials.evidence import GraphBreak
 
 MOST = 5  # findings of one kind; what they have in common shows in fewer
@@ -30,7 +31,7 @@ class GraphBreaks(Rule):
             cost = standing if standing >= SEEN_S else None
             evidence = f"Dynamo left its graph{where}: {each.reason.rstrip('.')}."
             evidence += (
-                f" The line itself takes {duration(cost)} of an iteration; what could not be fused across it comes on top." if cost is not None
+                f" The line itself takes {duration_words(cost)} of an iteration; what could not be fused across it comes on top." if cost is not None
                 else " What it costs cannot be told from outside: nothing is fused across it, and the line runs as plain Python."
             )
             advice = "Take the line out of what is compiled, or write it so that dynamo can follow (TORCH_LOGS=graph_breaks tells more)."

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule
-from autotune.findings.measures import at, costliest_frames, duration, iteration_s
+from autotune.findings.measures import at, costliest_frames, iteration_s
+from autotune.words import duration_words
 
 # NVIDIA's and PyTorch's own advice ("Performance Tuning Guide") is to look into gaps once utilisation is below 85 to 90 %.
 IDLE_SHARE = 0.15
@@ -31,8 +32,8 @@ class HostBound(Rule):
             return []
         frames = [(p, s) for p, s in costliest_frames(case.evidence.frames, limit=6) if p.own][:3]
         steps = len(case.evidence.times_s)
-        seen = ", ".join(f"{at(place)} ({duration(seconds / steps)} an iteration)" for place, seconds in frames)
-        evidence = f"The device does nothing for {duration(idle * whole)} of an iteration's {duration(whole)} ({idle:.0%})."
+        seen = ", ".join(f"{at(place)} ({duration_words(seconds / steps)} an iteration)" for place, seconds in frames)
+        evidence = f"The device does nothing for {duration_words(idle * whole)} of an iteration's {duration_words(whole)} ({idle:.0%})."
         if seen:
             evidence += f" The training thread was seen most often at {seen}."
         advice = "Take the work of these lines out of the loop, or give the device more for each call: larger batches, torch.compile."

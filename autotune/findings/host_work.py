@@ -10,9 +10,10 @@ from autotune.findings.base import Case, NotJudgeable, Rule
 from autotune.findings.file_writes import FileWrites
 from autotune.findings.log_printing import LogPrinting
 from autotune.findings.made_on_host import MadeOnHost
-from autotune.findings.measures import at, duration, iteration_s
+from autotune.findings.measures import at, iteration_s
 from autotune.findings.stalls import slow_iterations, working_s
 from autotune.findings.tensor_readout import TensorReadout
+from autotune.words import duration_words
 from autotune_trials.evidence import Frames, Pause, Place
 
 RULES_ON_CALLS = (TensorReadout, LogPrinting, FileWrites, ArrayCopies, MadeOnHost)
@@ -52,8 +53,8 @@ class HostWork(Rule):
         if not lines:
             return []
         cost = sum(s for s, _ in lines) / ordinary
-        named = "; ".join(f"{at(place)} {duration(s / ordinary)}" for s, place in lines[:3])
-        text = f"{duration(cost)} of an iteration's {duration(whole)} ({cost / whole:.0%}) go to work beside the training: {named}."
+        named = "; ".join(f"{at(place)} {duration_words(s / ordinary)}" for s, place in lines[:3])
+        text = f"{duration_words(cost)} of an iteration's {duration_words(whole)} ({cost / whole:.0%}) go to work beside the training: {named}."
         advice = "Do it less often, vectorise it, or hand it to a thread or to the DataLoader's workers."
         return [self.finding(case, text, advice, cost, [place for _, place in lines])]
 

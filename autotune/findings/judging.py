@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from autotune.explain.records import Finding, NotJudged
 from autotune.findings.base import Case, NotJudgeable, Rule
-from autotune.findings.measures import duration
+from autotune.words import config_words, duration_words
 from autotune_spaces.base import Value
 
 # Below this share of its old cost a finding counts as cured: one is hardly ever gone to the last microsecond, and a fifth
@@ -114,7 +114,7 @@ def _rest(findings: Sequence[Finding], explaining: Sequence[Finding]) -> list[Fi
         if rest >= finding.cost_s:
             kept.append(finding)
         elif rest > UNEXPLAINED_SHARE * finding.cost_s:
-            known = duration(finding.cost_s - rest)
+            known = duration_words(finding.cost_s - rest)
             kept.append(replace(finding, cost_s=rest, evidence=f"{finding.evidence} {known} of it are told by another finding."))
     return kept
 
@@ -130,7 +130,7 @@ def _compared(rule: Rule, old: Sequence[Finding], new: Sequence[Finding], change
         if same is None or _small(same.cost_s, finding.cost_s):
             result.append(replace(finding, cured=True, how_cured=_cure(rule, finding, changed), cost_after_s=same.cost_s if same else 0.0))
             continue
-        said = f" In the winner it still costs {duration(same.cost_s)} an iteration." if same.cost_s is not None else " The winner has it, too."
+        said = f" In the winner it still costs {duration_words(same.cost_s)} an iteration." if same.cost_s is not None else " The winner has it, too."
         result.append(replace(finding, evidence=finding.evidence + said, cost_after_s=same.cost_s))
     return result + left
 
@@ -149,8 +149,6 @@ def _small(after_s: float | None, before_s: float | None) -> bool:
 
 
 def _cure(rule: Rule, finding: Finding, changed: Mapping[str, Value]) -> str:
-    from autotune.report.words import config_words
-
     knobs = dict.fromkeys([finding.knob, rule.knob, *rule.also])
     did = {name: changed[name] for name in knobs if name and name in changed}
     return f"{config_words(did)} did it" if did else "no longer seen in the winner"

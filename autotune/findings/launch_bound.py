@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from autotune.explain.records import Finding, Operator
 from autotune.findings.base import Case, NotJudgeable, Rule
-from autotune.findings.measures import at, compute_s, costliest_frames, duration, iteration_s
+from autotune.findings.measures import at, compute_s, costliest_frames, iteration_s
+from autotune.words import duration_words
 
 # Starting a CUDA kernel takes the host 2 to 10 µs and the device about 3 (NVIDIA, "Employing CUDA Graphs in a Dynamic
 # Environment"); calling an aten operator takes 1 to 5 µs on a CPU, twice that under the profiler.
@@ -45,7 +46,7 @@ class LaunchBound(Rule):
         first = max(rows, key=lambda row: row.self_time_s)
         evidence = (
             f"{calls:,.0f} tiny operators an iteration (most of all {first.name}, {first.calls / case.side.profiled_steps:,.0f} times) take "
-            f"{duration(cost)} of its {duration(whole)}: calling them is the work, not what they compute."
+            f"{duration_words(cost)} of its {duration_words(whole)}: calling them is the work, not what they compute."
         )
         return [self._told(case, evidence, cost)]
 
@@ -57,7 +58,7 @@ class LaunchBound(Rule):
         if kernels < MANY or each >= TINY_S or cost < COST_SHARE * whole:
             return []
         evidence = (
-            f"{kernels:,.0f} kernels an iteration of {duration(each)} each: the device waits {duration(cost)} of {duration(whole)} "
+            f"{kernels:,.0f} kernels an iteration of {duration_words(each)} each: the device waits {duration_words(cost)} of {duration_words(whole)} "
             f"({idle:.0%}) for the next one to be started."
         )
         return [self._told(case, evidence, cost)]

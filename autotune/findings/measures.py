@@ -123,13 +123,6 @@ def is_product(row: Operator) -> bool:
     return row.name.removeprefix("aten::") in PRODUCTS
 
 
-def duration(seconds: float) -> str:
-    """``12.3 ms``: as everywhere in the report."""
-    from autotune.report.words import duration_words
-
-    return duration_words(seconds)
-
-
 def at(place: Place) -> str:
     """``train.py:12``"""
     return f"{place.file.rsplit('/', 1)[-1]}:{place.line}"

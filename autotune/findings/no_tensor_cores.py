@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from autotune.explain.records import Finding, Operator
 from autotune.findings.base import Case, NotJudgeable, Rule
-from autotune.findings.measures import compute_s, dimensions, duration, is_product, iteration_s
+from autotune.findings.measures import compute_s, dimensions, is_product, iteration_s
+from autotune.words import duration_words
 
 TENSOR_CORES = (7, 0)  # compute capability of the first GPUs that have them (Volta)
 TF32 = (8, 0)  # of the first that use them for float32 (Ampere)
@@ -40,10 +41,10 @@ class NoTensorCores(Rule):
             return []
         rows.sort(key=lambda row: -row.self_time_s)
         evidence = (
-            f"{rows[0].name} {rows[0].shapes} and {len(rows) - 1} more float32 products take {duration(time_s)} of an iteration's "
-            f"{duration(whole)} without Tensor cores"
+            f"{rows[0].name} {rows[0].shapes} and {len(rows) - 1} more float32 products take {duration_words(time_s)} of an iteration's "
+            f"{duration_words(whole)} without Tensor cores"
             if len(rows) > 1 else
-            f"{rows[0].name} {rows[0].shapes}, in float32, takes {duration(time_s)} of an iteration's {duration(whole)} without Tensor cores"
+            f"{rows[0].name} {rows[0].shapes}, in float32, takes {duration_words(time_s)} of an iteration's {duration_words(whole)} without Tensor cores"
         )
         evidence += f"; these were measured {gain:.1f} times as fast here." if gain else "; how much faster those are here was not measured."
         tf32 = tuple(case.machine.compute_capability) >= TF32

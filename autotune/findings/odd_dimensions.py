@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from autotune.explain.records import Finding, Operator
 from autotune.findings.base import Case, NotJudgeable, Rule
-from autotune.findings.measures import compute_s, dimensions, duration, half_dtype, is_product, iteration_s
+from autotune.findings.measures import compute_s, dimensions, half_dtype, is_product, iteration_s
 from autotune.findings.no_tensor_cores import COST_SHARE, large
+from autotune.words import duration_words
 
 MULTIPLE = 8  # of every dimension, for half precision: NVIDIA, "Deep Learning Performance: Matrix Multiplication Background", table 1
 
@@ -33,7 +34,7 @@ class OddDimensions(Rule):
         rows.sort(key=lambda row: -row.self_time_s)
         evidence = (
             f"{rows[0].name} {rows[0].shapes} has dimensions that are no multiples of {MULTIPLE} ({', '.join(map(str, _odd(rows[0])))}); "
-            f"such products take {duration(time_s)} of an iteration's {duration(whole)} ({time_s / whole:.0%}). What padding saves was not measured."
+            f"such products take {duration_words(time_s)} of an iteration's {duration_words(whole)} ({time_s / whole:.0%}). What padding saves is not measured."
         )
         advice = f"Pad these dimensions (vocabulary, classes, channels, sequence) to the next multiple of {MULTIPLE}, better of 64."
         return [self.finding(case, evidence, advice)]

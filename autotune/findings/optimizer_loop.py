@@ -6,7 +6,8 @@ from statistics import fmean
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule
-from autotune.findings.measures import duration, iteration_s, need, place_of
+from autotune.findings.measures import iteration_s, need, place_of
+from autotune.words import duration_words
 
 COST_SHARE = 0.05
 TENSORS = 50  # below, there is little for foreach and fused to gather: a loop over so few takes well under a millisecond
@@ -45,8 +46,8 @@ class EagerOptimizer(Rule):
             if tensors < TENSORS or own < FASTER * best or cost < COST_SHARE * whole:
                 continue
             evidence = (
-                f"{each.get('class', 'The optimizer')} takes {duration(part)} of an iteration's {duration(whole)} for {tensors:,} parameters; "
-                f"{each.get('best')} takes {duration(part * best / own)} for the same."
+                f"{each.get('class', 'The optimizer')} takes {duration_words(part)} of an iteration's {duration_words(whole)} for {tensors:,} parameters; "
+                f"{each.get('best')} takes {duration_words(part * best / own)} for the same."
             )
             advice = f"Build it with {each.get('best')}=True."
             found.append(self.finding(case, evidence, advice, cost, [place_of(each.get("place"))]))

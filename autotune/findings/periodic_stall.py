@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule
-from autotune.findings.measures import at, duration, iteration_s
+from autotune.findings.measures import at, iteration_s
 from autotune.findings.sites import LEAST_S, LEAST_SHARE
 from autotune.findings.stalls import (
     LEAST_PERIOD,
@@ -16,6 +16,7 @@ from autotune.findings.stalls import (
     stalls,
     writing_at,
 )
+from autotune.words import duration_words
 
 WRITTEN_SHARE = 0.5  # of a stall's cost: then writing the file is what it is about
 
@@ -41,7 +42,7 @@ class PeriodicStall(Rule):
     def _told(self, case: Case, stall: Stall, slow: set[int], whole: float) -> Finding:
         lines = [line for line in blamed(case.evidence, stall.iterations, slow) if line.excess_s > 0][:3]
         text = (
-            f"Every {stall.period} iterations training stops for {duration(stall.cost_s)}, which is {duration(stall.amortised_s)} an iteration "
+            f"Every {stall.period} iterations training stops for {duration_words(stall.cost_s)}, which is {duration_words(stall.amortised_s)} an iteration "
             f"({stall.amortised_s / whole:.0%})."
         )
         writing = writing_at(case.evidence, stall.iterations)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, Rule
-from autotune.findings.measures import at, duration, iteration_s, need
+from autotune.findings.measures import at, iteration_s, need
+from autotune.words import duration_words
 
 MOST = 5  # findings of one kind; what they have in common shows in fewer
 
@@ -30,8 +31,8 @@ class Recompiles(Rule):
             cost = each.seconds / steps if each.seconds else None
             if cost is not None:
                 evidence = (
-                    f"Dynamo compiled{where} again {each.count} times in {steps} iterations, {duration(cost)} of an iteration's "
-                    f"{duration(whole)}: {each.reason}"
+                    f"Dynamo compiled{where} again {each.count} times in {steps} iterations, {duration_words(cost)} of an iteration's "
+                    f"{duration_words(whole)}: {each.reason}"
                 )
             else:
                 evidence = f"Dynamo compiled{where} {each.count} times and then gave up: {each.reason}. Since then it runs uncompiled"

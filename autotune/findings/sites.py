@@ -13,7 +13,8 @@ from typing import ClassVar
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule
-from autotune.findings.measures import at, duration, iteration_s
+from autotune.findings.measures import at, iteration_s
+from autotune.words import duration_words
 from autotune_trials.evidence import Calls, Evidence, Place
 
 LEAST_SHARE = 0.02  # of an iteration: confirm does not call less a gain (stages/confirm.py), so it is not worth a person's time
@@ -116,8 +117,8 @@ class SiteRule(Rule):
         if cost < max(LEAST_SHARE * whole, LEAST_S):
             return []
         named = [site for site in found if site.cost_s >= 0.1 * found[0].cost_s][:NAMED]
-        lines = "; ".join(f"{at(site.place)} {self.says(case, site)} ({duration(site.cost_s)})" for site in named)
-        text = f"{duration(cost)} of an iteration's {duration(whole)} ({cost / whole:.0%}): {lines}."
+        lines = "; ".join(f"{at(site.place)} {self.says(case, site)} ({duration_words(site.cost_s)})" for site in named)
+        text = f"{duration_words(cost)} of an iteration's {duration_words(whole)} ({cost / whole:.0%}): {lines}."
         return [self.finding(case, text, self.advice(case, found[0]), cost, [site.place for site in named])]
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule
-from autotune.findings.measures import at, duration, iteration_s
+from autotune.findings.measures import at, iteration_s
 from autotune.findings.sites import LEAST_S, LEAST_SHARE
 from autotune.findings.stalls import LEAST_SEEN, SLOW_SHARE, blamed, stalls
+from autotune.words import duration_words
 
 # What the machine does to a job hits its lines in proportion to the time they take. A line is to blame if it holds more of
 # the extra time than that: this share, and more the more of an ordinary iteration it takes.
@@ -43,8 +44,8 @@ class StragglerSteps(Rule):
         if rest.amortised_s < max(LEAST_SHARE * whole, LEAST_S):
             return []
         text = (
-            f"{len(rest.iterations)} of {len(evidence.times_s)} iterations take {duration(rest.cost_s)} longer than the others, in no rhythm, which is "
-            f"{duration(rest.amortised_s)} an iteration ({rest.amortised_s / whole:.0%}). Most of it is spent at {at(first.place)} ({first.leaf})."
+            f"{len(rest.iterations)} of {len(evidence.times_s)} iterations take {duration_words(rest.cost_s)} longer than the others, in no rhythm, which is "
+            f"{duration_words(rest.amortised_s)} an iteration ({rest.amortised_s / whole:.0%}). Most of it is spent at {at(first.place)} ({first.leaf})."
         )
         advice = "Look at what this line waits for: a network, a disk, a lock. A thread or a queue ahead of it takes the wait out of the step."
         return [self.finding(case, text, advice, rest.amortised_s, [first.place])]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule
-from autotune.findings.measures import duration, iteration_s, need, phase_s
+from autotune.findings.measures import iteration_s, need, phase_s
+from autotune.words import duration_words
 
 COPY_SHARE = 0.03  # below, a perfect overlap would give no more than the 2 % that confirm asks for
 
@@ -37,7 +38,7 @@ class TransfersNotOverlapped(Rule):
         moved = sum(t.nbytes for t in blocking) / steps
         why = "from memory that is not pinned" if unpinned else "from pinned memory, but by blocking calls"
         evidence = (
-            f"{moved / 1e6:,.1f} MB an iteration are copied {why}; {duration(cost)} of {duration(whole)} ({cost / whole:.0%}) go by "
+            f"{moved / 1e6:,.1f} MB an iteration are copied {why}; {duration_words(cost)} of {duration_words(whole)} ({cost / whole:.0%}) go by "
             "in copying while nothing else runs."
         )
         advice = "DataLoader(…, pin_memory=True), and tensor.to(device, non_blocking=True): the copy then runs beside the computation."

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from autotune.job.schema import json_schema
+from autotune_spaces.docs import write_page
 
 HEAD = """\
 # job.yaml
@@ -92,18 +92,7 @@ def render() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    files = [Path(w) for w in words if w != "--check"]
-    if len(files) != 1:
-        print("usage: python -m autotune.job.docs [--check] FILE", file=sys.stderr)
-        return 2
-    if "--check" not in words:
-        files[0].write_text(render(), encoding="utf-8")
-        return 0
-    if files[0].is_file() and files[0].read_text(encoding="utf-8") == render():
-        return 0
-    print(f"{files[0]} is out of date: run python -m autotune.job.docs {files[0]}", file=sys.stderr)
-    return 1
+    return write_page("autotune.job.docs", render, arguments)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from autotune.executors.base import FixedRun, SessionFailed
@@ -64,13 +65,13 @@ def examine(
     """What profiled records show, side by side. ``began``: time.monotonic() of the stage's begin."""
     peaks = measured_peaks(bench, observation, configs.values()) if records else ()
     sides = {name: describe(bench, observation, name, configs[name], record, peaks) for name, record in records.items()}
-    sides = {name: with_frames(bench, observation, name, side) for name, side in sides.items()}
+    sides, frameless = with_frames(bench, observation, sides)
     sides, notes = captured(bench, configs, sides, observation.job.device)
     write_roofline_plot(sides, peaks, bench.run_dir / "traces" / "roofline.png")
     judgement = judge({name: case(observation, name, side, records[name], peaks) for name, side in sides.items()})
     return Explanation(
         sides=sides, peaks=peaks, findings=judgement.findings, not_judged=judgement.not_judged, rules=judgement.rules,
-        wall_s=round(time.monotonic() - began, 1), notes=notes,
+        wall_s=round(time.monotonic() - began, 1), notes=(*frameless, *notes),
     )  # fmt: skip
 
 
@@ -101,20 +102,22 @@ def describe(bench: Bench, observation: Observation, name: str, config: Config, 
     )  # fmt: skip
 
 
-def with_frames(bench: Bench, observation: Observation, name: str, side: Side) -> Side:
-    """``side`` with a second, short trace that shows Python frames, from a process of its own; without it, said so, where that
-    process would mostly start up, or fails."""
+def with_frames(bench: Bench, observation: Observation, sides: Mapping[str, Side]) -> tuple[dict[str, Side], tuple[str, ...]]:
+    """The sides with a second, short trace that shows Python frames, from a process of its own; and a sentence for each that
+    has none, because its process would mostly start up, or failed."""
     if observation.startup_s > LONGEST_START_UP_S:
-        bench.progress.note(f"no trace with Python frames: the job takes {observation.startup_s:.0f} s to start")
-        return side
-    label = f"frames-{name}"
-    request = FixedRun(side.config, seed=0, steps=SETTLE_STEPS, profile=True, stacks=True, label=label)
-    try:
-        record = bench.recorded("|".join([label, key_of(side.config)]), label, lambda: bench.executor.run_fixed(request))
-    except SessionFailed as failure:
-        bench.progress.note(f"no trace of the {name} with Python frames: {failure}")
-        return side
-    return replace(side, stacks=keep(bench, record.trace, trace_name(f"{name}-stacks")))
+        return dict(sides), (f"No traces with Python frames: the job takes {observation.startup_s:.0f} s to start.",)
+    found, notes = dict(sides), []
+    for name, side in sides.items():
+        label = f"frames-{name}"
+        request = FixedRun(side.config, seed=0, steps=SETTLE_STEPS, profile=True, stacks=True, label=label)
+        try:
+            record = bench.recorded("|".join([label, key_of(side.config)]), label, partial(bench.executor.run_fixed, request))
+        except SessionFailed as failure:
+            notes.append(f"No trace of the {name} with Python frames: {failure}.")
+            continue
+        found[name] = replace(side, stacks=keep(bench, record.trace, trace_name(f"{name}-stacks")))
+    return found, tuple(notes)
 
 
 def read(bench: Bench, name: str, trace: str) -> Trace | None:

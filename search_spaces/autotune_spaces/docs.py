@@ -7,7 +7,7 @@ python -m autotune_spaces.docs --check docs/knobs.md   exit with 1 if it is out 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from autotune_spaces.base import Knob, Value
@@ -112,21 +112,26 @@ def render() -> str:
     return "\n".join([HEAD, table(), *map(card, names()), VIA])
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def write_page(module: str, render: Callable[[], str], arguments: Sequence[str] | None = None) -> int:
+    """The command of every page written from the code: ``python -m module [--check] FILE`` writes it, or says whether it is as
+    the code would write it. The exit code: 0, 1 (out of date) or 2 (used wrongly)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    check = "--check" in words
     files = [Path(w) for w in words if w != "--check"]
     if len(files) != 1:
-        print("usage: python -m autotune_spaces.docs [--check] FILE", file=sys.stderr)
+        print(f"usage: python -m {module} [--check] FILE", file=sys.stderr)
         return 2
     text = render()
-    if not check:
+    if "--check" not in words:
         files[0].write_text(text, encoding="utf-8")
         return 0
     if files[0].is_file() and files[0].read_text(encoding="utf-8") == text:
         return 0
-    print(f"{files[0]} is out of date: run python -m autotune_spaces.docs {files[0]}", file=sys.stderr)
+    print(f"{files[0]} is out of date: run python -m {module} {files[0]}", file=sys.stderr)
     return 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return write_page("autotune_spaces.docs", render, arguments)
 
 
 if __name__ == "__main__":

@@ -76,10 +76,11 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Profiled:
         observation: Any = SimpleNamespace(
             job=SimpleNamespace(device="cpu"), machine=SimpleNamespace(cores=2), defaults={}, startup_s=executor.last_hello.startup_s
         )
-        side = with_frames(bench, observation, "baseline", describe(bench, observation, "baseline", {}, record, peaks))
+        sides, notes = with_frames(bench, observation, {"baseline": describe(bench, observation, "baseline", {}, record, peaks)})
+        side = sides["baseline"]
     finally:
         executor.close()
-    assert not warnings
+    assert not warnings and not notes
     return Profiled(record, side, peaks, folder / "run")
 
 

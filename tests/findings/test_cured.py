@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cases import job, machine
-from planted import PLANTED, Run, run
+from planted_faults import PLANTED, Run, run
 
 from autotune.explain.records import Side
 from autotune.findings import Case, judge

@@ -111,11 +111,13 @@ class LoaderHooks:
 
     def queue_depth(self) -> int:
         """Batches the workers of the training loader keep ready."""
+        settings = self.settings_in_force()
+        return settings.num_workers * (settings.prefetch_factor or 0) if settings is not None else 0
+
+    def settings_in_force(self) -> Settings | None:
+        """Of the iterator that feeds training now; None before there is one."""
         iterator = self._training_iterator()
-        if iterator is None:
-            return 0
-        settings = iterator._settings
-        return settings.num_workers * (settings.prefetch_factor or 0)
+        return iterator._settings if iterator is not None else None
 
     def drain(self, limit_s: float) -> None:
         """Throw away as many batches as the workers keep ready, for at most ``limit_s``, when the job asks for the

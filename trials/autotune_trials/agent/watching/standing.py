@@ -42,11 +42,10 @@ class StandingObserver(Observer):
     def _loader(self) -> dict[str, Any]:
         hooks = self.agent.loader_hooks
         state = hooks.training_state if hooks is not None else None
-        iterator = hooks._training_iterator() if state is not None else None
         if state is None:
             return {}
-        settings = iterator._settings._asdict() if iterator is not None else {}
-        return {"place": self._place(state.spot), **settings}
+        settings = hooks.settings_in_force()
+        return {"place": self._place(state.spot), **(settings._asdict() if settings is not None else {})}
 
     def _memory(self) -> dict[str, float]:
         found = {"host_used_gib": resident_gib(), "host_total_gib": memory_gib()}

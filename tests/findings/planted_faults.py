@@ -39,7 +39,6 @@ class Planted:
     says: tuple[str, ...] = ()  # what the evidence must say
     knobs: dict[str, Any] = field(default_factory=dict)  # live knobs to hold
     environment: dict[str, str] = field(default_factory=dict)
-    tolerance: float = TOLERANCE
     costed: bool = True  # False: the program does not time its fault
     placed: bool = True  # False: there is no line to be named
     ranks: int = 1

@@ -1,0 +1,117 @@
+"""Numbers and job-supplied text as words: the one place where stages, terminal and page learn to say things.
+
+Everything a job can influence (knob values, reasons, tracebacks, names) goes through :func:`clean`, so that no
+control code, line break or half a Unicode character reaches a terminal.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Mapping
+from typing import TypeGuard
+
+NOT_MEASURED = "not measured"
+
+_ASCII = str.maketrans({"×": "x", "–": "-", "—": "-", "→": "->", "±": "+/-", "·": "-", "µ": "u", "█": "#", "░": ".",
+                        "✓": "*", "…": "...", "’": "'", "“": '"', "”": '"', "≥": ">=", "≤": "<=", "▏": "|", "\u00a0": " "})
+
+
+def clean(text: object, limit: int = 0) -> str:
+    """``text`` on one line, without control, formatting or unpaired surrogate characters, cut to ``limit`` (0: whole)."""
+    out = []
+    for char in str(text):
+        category = unicodedata.category(char)
+        if char.isspace() or category == "Cc":
+            out.append(" ")
+        elif category == "Cs":
+            out.append("\ufffd")
+        elif category != "Cf":  # bidirectional overrides and zero-width marks can make a line read as another
+            out.append(char)
+    line = " ".join("".join(out).split())
+    return line if not limit or len(line) <= limit else line[: max(limit - 1, 1)].rstrip() + "…"
+
+
+def for_encoding(text: str, encoding: str | None) -> str:
+    """``text`` as far as a stream of this encoding can show it; typographic signs get an ASCII spelling first."""
+    encoding = encoding or "ascii"
+    try:
+        text.encode(encoding)
+        return text
+    except (UnicodeEncodeError, LookupError):
+        pass
+    try:
+        return text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
+    except LookupError:
+        return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+
+
+def known(number: object) -> TypeGuard[float]:
+    """Whether there is a finite number to show."""
+    return isinstance(number, (int, float)) and math.isfinite(number)
+
+
+def value_words(value: object) -> str:
+    """A knob's value as a person would say it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return clean(value, 60) or '""'
+
+
+def config_words(config: Mapping[str, object]) -> str:
+    """``num_workers=2, amp_dtype=bfloat16``; the empty configuration is the baseline."""
+    return ", ".join(f"{clean(name)}={value_words(value)}" for name, value in config.items()) or "baseline"
+
+
+def number_words(number: float | None, digits: int = 3) -> str:
+    """Rounded to ``digits``; large ones in full (``1,370``), as samples per second are read."""
+    if not known(number):
+        return NOT_MEASURED
+    if 10**digits <= abs(number) < 1e15:
+        return f"{round(number, digits - 1 - math.floor(math.log10(abs(number)))):,.0f}"
+    return f"{number:.{digits}g}"
+
+
+def factor_words(ratio: float | None) -> str:
+    """A speed-up: ``2.10×``; from 10 on without hundredths, which nobody measures."""
+    if not known(ratio):
+        return NOT_MEASURED
+    return f"{ratio:.2f}×" if ratio < 10 else f"{ratio:.1f}×"
+
+
+def duration_words(seconds: float | None) -> str:
+    """``480 µs``, ``12.0 ms``, ``4.20 s``, ``3 min 20 s``, ``2 h 05 min``."""
+    if not known(seconds):
+        return NOT_MEASURED
+    if seconds < 0:
+        return "-" + duration_words(-seconds)
+    for limit, factor, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):
+        if seconds < limit * 0.9995:
+            return f"{_three(seconds * factor)} {unit}"
+    if seconds < 59.5:
+        return f"{_three(seconds)} s"
+    if seconds < 3599.5:
+        whole = round(seconds)
+        return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _three(number: float) -> str:
+    """Three digits, trailing zeros kept, so that a column of them lines up."""
+    return f"{number:#.3g}".rstrip(".")
+
+
+def clock_words(seconds: float) -> str:
+    """``4:07`` or ``1:04:07`` for a running clock."""
+    whole = max(int(seconds), 0)
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+
+
+def plural(count: int, word: str, many: str = "") -> str:
+    return f"{count:,} {word if count == 1 else many or word + 's'}"

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from autotune_spaces.sites import JobSites
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -97,3 +99,4 @@ class JobFacts:
     samples_per_step: float = 1.0
     sample_unit: str = "samples"  # "samples", or "iterations" where no batch could be counted
     own_settings: dict[str, str] = field(default_factory=dict)  # further calls the job makes itself, e.g. {"set_num_threads": "train.py:9"}
+    sites: JobSites = JobSites()  # where in the source all this stands

@@ -64,6 +64,7 @@ def job_facts(agent: Any) -> JobFacts:
         samples_per_step=agent.samples_total / agent.iterations if counted else 1.0,
         sample_unit="samples" if counted else "iterations",
         own_settings={**agent.own_settings, **_own_channels_last(live)},
+        sites=agent.sites.facts(agent),
     )
 
 

@@ -1,0 +1,122 @@
+"""``torch.autocast`` around the forward region: from the first call of a model up to, not including, the backward of its loss.
+
+That is the region the agent used. Where the two calls lie in different functions, it is found in the function that (indirectly) makes
+both; where in different blocks of it, in the block that holds both.
+
+    out = model(x)                        with torch.autocast(device_type="cuda", dtype=torch.bfloat16):
+    loss = criterion(out, y)                  out = model(x)
+    loss.backward()                           loss = criterion(out, y)
+                                          loss.backward()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+import libcst.matchers as m
+
+from autotune.export.patch.context import Change, Context, at, change
+from autotune.export.patch.edits import Edit, Wrap
+from autotune.export.patch.scaling import scaled
+from autotune.export.patch.source import Block, Refused, SourceFile, Statement
+from autotune.export.patch.start import need_torch
+from autotune_spaces.sites import SourceCall
+
+
+@dataclass(frozen=True)
+class Region:
+    """Statements of one block: ``first`` to ``last`` are the forward, ``backward`` comes after them."""
+
+    file: SourceFile
+    block: Block
+    first: Statement
+    last: Statement
+    backward: Statement
+    call: cst.Call  # of backward
+
+
+def autocast(context: Context) -> Change:
+    """A ``with`` for every region, and gradient scaling for float16.
+
+    Raises:
+        Refused: a region is no run of statements of one block.
+    """
+    regions = _regions(context)
+    edits: list[Edit] = []
+    where = []
+    for region in regions:
+        torch = region.file.torch_name() or "torch"
+        header = f'{torch}.autocast(device_type="{context.tuned.provenance.job_device}", dtype={torch}.{context.value("amp_dtype")})'
+        edits += [*need_torch(region.file), Wrap(region.file, region.first, region.last, header)]
+        where.append(at(region.file, region.file.line(region.first)))
+    if context.value("amp_dtype") == "float16":
+        if len(regions) > 1:
+            raise Refused("the loss goes backward in several places, and gradient scaling has to be thought out for each")
+        edits += scaled(context, regions[0].file, regions[0].block, regions[0].call)
+    return change(edits, where)
+
+
+def _regions(context: Context) -> list[Region]:
+    sites = context.sites
+    pairs = [(sites.forwards[b.forward].stack, b.stack) for b in sites.backwards if 0 <= b.forward < len(sites.forwards)]
+    if not pairs:
+        raise Refused("the run recorded no call of the model with a backward after it")
+    found = {}
+    for forward, backward in pairs:
+        region = _region(context, forward, backward)
+        found[region.first] = region
+    return list(found.values())
+
+
+def _region(context: Context, forward: Sequence[SourceCall], backward: Sequence[SourceCall]) -> Region:
+    begin, end = _parting(context, forward, backward)
+    file = context.tree.file(begin)
+    model, gradient = file.call(begin), file.call(end)
+    block, first, last = _common(file, model, gradient)
+    where = f"{at(file, begin.line)} and {at(file, end.line)}"
+    if first is last:
+        raise Refused(f"forward and backward are one statement at {at(file, begin.line)}; give the loss a line of its own")
+    body = list(block.body)
+    if body.index(first) > body.index(last):
+        raise Refused(f"backward comes before the forward in the source ({where}), so the region goes around a loop")
+    if last is not file.statement(gradient) and not _leads(last, gradient, file):
+        raise Refused(f"the forward and its backward lie in different blocks ({where})")
+    inside = body[body.index(first) : body.index(last)]
+    while len(inside) > 1 and m.matches(inside[-1], ZERO_GRAD):  # no part of the forward
+        inside.pop()
+    return Region(file, block, first, inside[-1], last, gradient)
+
+
+ZERO_GRAD = m.SimpleStatementLine(body=[m.Expr(value=m.Call(func=m.Attribute(attr=m.Name("zero_grad"))))])
+
+
+def _parting(context: Context, forward: Sequence[SourceCall], backward: Sequence[SourceCall]) -> tuple[SourceCall, SourceCall]:
+    """The two calls of one running function from which forward and backward were reached."""
+    down, back = [s for s in reversed(forward) if s.own], list(reversed(backward))
+    for begin, end in zip(down, back, strict=False):
+        if (begin.file, begin.function) != (end.file, end.function):
+            break
+        if _place(begin) != _place(end):
+            return begin, end
+    context.tree.file(forward[0])  # a library's call: says whose
+    raise Refused("forward and backward are reached by one and the same call of your source, and part within a library")
+
+
+def _place(site: SourceCall) -> tuple[int, int, int, int]:
+    return site.line, site.column, site.end_line, site.end_column
+
+
+def _common(file: SourceFile, model: cst.Call, gradient: cst.Call) -> tuple[Block, Statement, Statement]:
+    """The innermost block around both, and its statements that hold one and the other."""
+    behind = dict(file.blocks(gradient))
+    for block, statement in file.blocks(model):
+        if block in behind:
+            return block, statement, behind[block]
+    raise Refused(f"{at(file, file.line(model))} and {at(file, file.line(gradient))} are not in one function")
+
+
+def _leads(statement: Statement, gradient: cst.Call, file: SourceFile) -> bool:
+    """Whether nothing of the forward can come before ``gradient`` within the compound ``statement``: it is first in each block."""
+    return all(block.body[0] is inner for block, inner in file.blocks(gradient) if file.start(inner) > file.start(statement))

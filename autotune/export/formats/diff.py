@@ -54,7 +54,8 @@ def _header(tuned: TunedConfig, patch: Patch) -> list[str]:
     notes = dict.fromkeys(note for item in patch.written for note in item.change.notes)
     lines += [text for note in notes for text in comment(f"  Note: {one_line(note)}.")]
     if patch.unwritten:
-        lines += ["#", *comment("Not in this patch (`autotune launch` sets them without a change to the source):")]
+        lines += ["#", *comment("Not in this patch. Do this by hand, or leave the source as it is and keep `autotune launch`, which sets everything")]
+        lines += comment("(a patched source under `autotune launch` would get some of it twice):")
     for missing in patch.unwritten:
         lines += comment(f"  {in_words(missing.knob, tuned.knobs[missing.knob])}: {one_line(missing.reason)}.")
         lines += comment(missing.instead, "#       ") if missing.instead else []

@@ -63,7 +63,7 @@ def _parts(tuned: TunedConfig) -> Parts | None:
 def _number(parts: Parts | None, names: Sequence[str]) -> int:
     """The number an option of the launcher gives; 0 if it gives none ("auto", "1:4")."""
     options = list(parts.options) if parts is not None else []
-    for word, after in zip(options, [*options[1:], ""], strict=True):
+    for word, after in zip(options, [*options[1:], ""], strict=False):
         name, equals, value = word.partition("=")
         if name in names and (value if equals else after).isdigit():
             return int(value if equals else after)

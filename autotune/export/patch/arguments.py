@@ -121,11 +121,22 @@ def _bare(space: cst.BaseParenthesizableWhitespace) -> cst.BaseParenthesizableWh
     return space.with_changes(first_line=line, empty_lines=())
 
 
+def _extended(first: cst.Dict, second: cst.Dict) -> cst.Dict:
+    """The elements of both in one; the later of two with the same key wins."""
+    *others, last = first.elements
+    joined = last.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+    return first.with_changes(elements=[*others, joined, *second.elements])
+
+
 def _into_expansion(call: cst.Call, values: Mapping[str, New]) -> cst.Call:
     """All ``**expansions`` become one, in which ``values`` win."""
     stars = [a for a in call.args if a.star == "**"]
-    parts = [*(f"**NODE{i}" for i in range(len(stars))), *(f'"{name}": {shown(_expression(value))}' for name, value in values.items())]
-    merged = stars[0].with_changes(value=around("{" + ", ".join(parts) + "}", *(atom(a.value) for a in stars)))
+    pairs = ", ".join(f'"{name}": {shown(_expression(value))}' for name, value in values.items())
+    if len(stars) == 1 and isinstance(stars[0].value, cst.Dict) and stars[0].value.elements:
+        merged = stars[0].with_changes(value=_extended(stars[0].value, cst.ensure_type(cst.parse_expression(f"{{{pairs}}}"), cst.Dict)))
+    else:
+        expansions = ", ".join(f"**NODE{i}" for i in range(len(stars)))
+        merged = stars[0].with_changes(value=around(f"{{{expansions}, {pairs}}}", *(atom(a.value) for a in stars)))
     args = [merged if a is stars[0] else a for a in call.args if a is stars[0] or a not in stars]
     if call.args[-1] in stars[1:]:
         args[-1] = args[-1].with_changes(comma=call.args[-1].comma, whitespace_after_arg=call.args[-1].whitespace_after_arg)

@@ -83,10 +83,24 @@ def _region(context: Context, forward: Sequence[SourceCall], backward: Sequence[
         raise Refused(f"backward comes before the forward in the source ({where}), so the region goes around a loop")
     if last is not file.statement(gradient) and not _leads(last, gradient, file):
         raise Refused(f"the forward and its backward lie in different blocks ({where})")
-    inside = body[body.index(first) : body.index(last)]
-    while len(inside) > 1 and m.matches(inside[-1], ZERO_GRAD):  # no part of the forward
-        inside.pop()
+    inside = _forward(body[body.index(first) : body.index(last)], gradient)
     return Region(file, block, first, inside[-1], last, gradient)
+
+
+def _forward(statements: list[Statement], gradient: cst.Call) -> list[Statement]:
+    """``statements`` without the last ones that have no part in the loss: those after it has its final value, else zero_grad()."""
+    loss = gradient.func.value if isinstance(gradient.func, cst.Attribute) and not gradient.args else None
+    making = [i for i, statement in enumerate(statements) if isinstance(loss, cst.Name) and m.findall(statement, _assigns(loss.value))]
+    if making:
+        return statements[: making[-1] + 1]
+    while len(statements) > 1 and m.matches(statements[-1], ZERO_GRAD):
+        statements = statements[:-1]
+    return statements
+
+
+def _assigns(name: str) -> m.OneOf[m.AssignTarget | m.Element | m.AugAssign | m.AnnAssign | m.NamedExpr]:
+    target = m.Name(name)
+    return m.OneOf(m.AssignTarget(target), m.Element(target), m.AugAssign(target), m.AnnAssign(target), m.NamedExpr(target))
 
 
 ZERO_GRAD = m.SimpleStatementLine(body=[m.Expr(value=m.Call(func=m.Attribute(attr=m.Name("zero_grad"))))])

@@ -30,7 +30,7 @@ def scaled(context: Context, file: SourceFile, block: Block, backward: cst.Call)
     """
     body = list(block.body)
     line = file.statement(backward)
-    if line not in body or not m.matches(line, BACKWARD):
+    if line not in body or not m.matches(line, BACKWARD) or any(a.keyword is None for a in backward.args):
         raise Refused(f"gradient scaling needs `loss.backward()` as a statement beside the forward, at {at(file, file.line(backward))}")
     steps = _steps(context, file, body, body.index(line))
     name = "scaler" if "scaler" not in file.text else "grad_scaler"

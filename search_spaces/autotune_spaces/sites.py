@@ -46,7 +46,7 @@ class ForwardSite:
 
 @dataclass(frozen=True)
 class BackwardSite:
-    """A call that differentiates. ``stack``: the job's own calls, innermost first."""
+    """A call that differentiates. ``stack`` as in ForwardSite: where a library makes the call, that one comes first."""
 
     stack: tuple[SourceCall, ...]
     forward: int = -1  # index in JobSites.forwards of the first call since the last backward; -1: none

@@ -64,6 +64,12 @@ def test_every_knob_is_covered() -> None:
     assert set(EVERY) == set(names()), "a new knob needs a value here"
 
 
+def test_every_format_is_described() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "exporting.md").read_text()
+    for form in FORMATS.values():
+        assert f"| `{form.name}` | " in page, f"{form.name} is missing in docs/exporting.md"
+
+
 AWKWARD = ("a b", "it's", '"', "$HOME", "`id`", "*", "", "--x", "{y}", "${z}", "TUNED_YAML")
 
 

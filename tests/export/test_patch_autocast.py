@@ -5,8 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from patch_sources import call, changed_lines, library, patched, refusals, training
+from patch_sources import call, changed_lines, library, patched, refusals, training, tuned
 
+from autotune.export.patch.plan import make_patch
 from autotune_spaces.sites import BackwardSite, ForwardSite, JobSites
 
 LOOP = """import torch
@@ -257,8 +258,15 @@ def test_a_librarys_loop_is_refused_with_its_own_option(tmp_path: Path) -> None:
     text = "import torch\ntrainer = Trainer(model)\ntrainer.train()\n"
     outer = call(text, "trainer.train()")
     inner = library("model(**inputs)", "transformers/trainer.py")
-    found = JobSites("train.py", forwards=(ForwardSite("Bert", (inner, outer)),), backwards=(BackwardSite((outer,), 0),))
+    gradient = library("loss.backward()", "lightning/pytorch/strategy.py")
+    found = JobSites("train.py", forwards=(ForwardSite("Bert", (inner, outer)),), backwards=(BackwardSite((gradient, outer), 0),))
     assert "stands in the library transformers" in refusals(tmp_path, text, found, {"amp_dtype": "bfloat16"})["amp_dtype"]
+    (missing,) = make_patch(tuned(tmp_path, found, {"amp_dtype": "float16"}, "cuda")).unwritten
+    assert missing.instead == "its own option: TrainingArguments(fp16=True)"
     mine = replace(found, forwards=(ForwardSite("Bert", (outer,)),))
-    assert "part within a library" in refusals(tmp_path, text, mine, {"amp_dtype": "bfloat16"})["amp_dtype"]
+    (missing,) = make_patch(tuned(tmp_path, mine, {"amp_dtype": "bfloat16"})).unwritten
+    assert "`loss.backward()` stands in the library lightning" in missing.reason
+    assert missing.instead == 'its own option: Trainer(precision="bf16-mixed")'
+    nobodys = replace(mine, backwards=(BackwardSite((outer,), 0),))
+    assert "no function of your source makes both" in refusals(tmp_path, text, nobodys, {"amp_dtype": "bfloat16"})["amp_dtype"]
     assert "no call of the model with a backward" in refusals(tmp_path, text, JobSites(), {"amp_dtype": "bfloat16"})["amp_dtype"]

@@ -11,6 +11,7 @@ both; where in different blocks of it, in the block that holds both.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,6 +52,7 @@ def autocast(context: Context) -> Change:
         header = f'{torch}.autocast(device_type="{context.tuned.provenance.job_device}", dtype={torch}.{context.value("amp_dtype")})'
         edits += [*need_torch(region.file), Wrap(region.file, region.first, region.last, header)]
         where.append(at(region.file, region.file.line(region.first)))
+    _keep_apart(regions)
     if context.value("amp_dtype") == "float16":
         if len(regions) > 1:
             raise Refused("the loss goes backward in several places, and gradient scaling has to be thought out for each")
@@ -68,6 +70,15 @@ def _regions(context: Context) -> list[Region]:
         region = _region(context, forward, backward)
         found[region.first] = region
     return list(found.values())
+
+
+def _keep_apart(regions: Sequence[Region]) -> None:
+    for one, other in itertools.combinations(regions, 2):
+        if one.block is other.block:
+            body = list(one.block.body)
+            begin, end = max(body.index(one.first), body.index(other.first)), min(body.index(one.last), body.index(other.last))
+            if begin <= end:
+                raise Refused(f"two forward regions overlap at {at(one.file, one.file.line(body[begin]))}")
 
 
 def _region(context: Context, forward: Sequence[SourceCall], backward: Sequence[SourceCall]) -> Region:
@@ -108,14 +119,15 @@ ZERO_GRAD = m.SimpleStatementLine(body=[m.Expr(value=m.Call(func=m.Attribute(att
 
 def _parting(context: Context, forward: Sequence[SourceCall], backward: Sequence[SourceCall]) -> tuple[SourceCall, SourceCall]:
     """The two calls of one running function from which forward and backward were reached."""
-    down, back = [s for s in reversed(forward) if s.own], list(reversed(backward))
+    down, back = ([site for site in reversed(stack) if site.own] for stack in (forward, backward))
     for begin, end in zip(down, back, strict=False):
         if (begin.file, begin.function) != (end.file, end.function):
             break
         if _place(begin) != _place(end):
             return begin, end
-    context.tree.file(forward[0])  # a library's call: says whose
-    raise Refused("forward and backward are reached by one and the same call of your source, and part within a library")
+    for site in (forward[0], backward[0]):
+        context.tree.file(site)  # a library's call: says whose
+    raise Refused("no function of your source makes both the forward and the backward")
 
 
 def _place(site: SourceCall) -> tuple[int, int, int, int]:

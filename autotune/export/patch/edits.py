@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import libcst as cst
 
-from autotune.export.patch.source import Block, Refused, SourceFile, Statement
+from autotune.export.patch.source import Block, SourceFile, Statement
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 
@@ -47,17 +47,8 @@ Edit = Replace | Insert | Wrap
 
 
 def apply(file: SourceFile, edits: Sequence[Edit]) -> str:
-    """The text of ``file`` with ``edits``, which must all be edits of it.
-
-    Raises:
-        Refused: two of them want the same lines.
-    """
-    mine = list(dict.fromkeys(edits))
-    wraps = [e for e in mine if isinstance(e, Wrap)]
-    ends = [s for wrap in wraps for s in {wrap.first, wrap.last}]
-    if len(ends) != len(set(ends)):
-        raise Refused(f"two regions of {file.name} overlap")
-    changed = file.module.visit(_Editor(mine))
+    """The text of ``file`` with ``edits``, which must all be edits of it; equal ones are made once."""
+    changed = file.module.visit(_Editor(list(dict.fromkeys(edits))))
     assert isinstance(changed, cst.Module)
     return changed.code
 

@@ -122,7 +122,8 @@ def _instead(context: Context, name: str) -> str:
     knob, value, sites = knobs_of(context.tuned)[name], context.value(name), context.sites
     if isinstance(knob, ViaKnob):
         return f"set it yourself: {knob.via or '{' + name + '}'} -> {shown(value)}"
-    calls = [*([sites.loader.call] if sites.loader and name in LOADER_KNOBS else []), *(f.stack[0] for f in sites.forwards if name in TRANSFORMATIONS)]
+    calls = [sites.loader.call] if sites.loader and name in LOADER_KNOBS else []
+    calls += [site.stack[0] for site in (*sites.forwards, *sites.backwards) if name in TRANSFORMATIONS and site.stack]
     owned = next((said for call in calls if not call.own and (said := option(call.file, name, value))), "")
     if owned:
         return f"its own option: {owned}"

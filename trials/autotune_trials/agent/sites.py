@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
-from autotune_spaces.sites import BackwardSite, BuiltSite, ForwardSite, JobSites, SettingSite
+from autotune_spaces.sites import BackwardSite, BuiltSite, ForwardSite, JobSites, SettingSite, SourceCall
 from autotune_trials.agent import log
 from autotune_trials.agent.loader_facts import construction_frame
 from autotune_trials.agent.source_calls import Sources, Spot, spots
@@ -148,14 +148,8 @@ class SiteRecorder:
             program=sources.name(program) if program and sources.own(program) else "",
             loader=self._loader(agent, sources),
             optimizers=tuple(s for s in (self._optimizer(c.optimizer, sources) for c in agent.live.controls) if s is not None),
-            forwards=tuple(
-                ForwardSite(name, tuple(sources.call(s) for i, s in enumerate(stack) if not i or sources.own(s.code.co_filename)), images)
-                for name, stack, images in self._forwards.values()
-            ),
-            backwards=tuple(
-                BackwardSite(tuple(sources.call(s) for s in stack if sources.own(s.code.co_filename)), first)
-                for stack, first in self._backwards.values()
-            ),
+            forwards=tuple(ForwardSite(name, _led_by(stack, sources), images) for name, stack, images in self._forwards.values()),
+            backwards=tuple(BackwardSite(_led_by(stack, sources), first) for stack, first in self._backwards.values()),
             steps=tuple(sources.call(stack[0]) for stack in self._steps.values()),
             transfers=tuple(sources.call(stack[0]) for stack in self._transfers.values()),
             settings=tuple(SettingSite(name, sources.call(stack[0])) for name, stack in self._settings.values() if stack),
@@ -182,6 +176,11 @@ class SiteRecorder:
             return None
         others = sum(_key((b.spot,)) == _key((mine.spot,)) for b in self._optimizers) - 1
         return BuiltSite(sources.call(mine.spot), _class(optimizer), _parameters(optimizer), others, mine.lr)
+
+
+def _led_by(stack: tuple[Spot, ...], sources: Sources) -> tuple[SourceCall, ...]:
+    """The call itself, and the job's own that led to it."""
+    return tuple(sources.call(spot) for index, spot in enumerate(stack) if not index or sources.own(spot.code.co_filename))
 
 
 def _key(stack: tuple[Spot, ...]) -> tuple[tuple[int, int], ...]:

@@ -33,7 +33,7 @@ class Region:
     file: SourceFile
     block: Block
     first: Statement
-    last: Statement
+    last: cst.BaseStatement
     backward: Statement
     call: cst.Call  # of backward
 
@@ -98,7 +98,7 @@ def _region(context: Context, forward: Sequence[SourceCall], backward: Sequence[
     return Region(file, block, first, inside[-1], last, gradient)
 
 
-def _forward(statements: list[Statement], gradient: cst.Call) -> list[Statement]:
+def _forward(statements: list[cst.BaseStatement], gradient: cst.Call) -> list[cst.BaseStatement]:
     """``statements`` without the last ones that have no part in the loss: those after it has its final value, else zero_grad()."""
     loss = gradient.func.value if isinstance(gradient.func, cst.Attribute) and not gradient.args else None
     making = [i for i, statement in enumerate(statements) if isinstance(loss, cst.Name) and m.findall(statement, _assigns(loss.value))]

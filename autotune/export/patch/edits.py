@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import libcst as cst
 
-from autotune.export.patch.source import Block, SourceFile, Statement
+from autotune.export.patch.source import Block, SourceFile
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 
@@ -38,8 +38,8 @@ class Wrap:
     """The statements ``first`` to ``last`` of one block go into ``with header:``."""
 
     file: SourceFile
-    first: Statement
-    last: Statement
+    first: cst.BaseStatement
+    last: cst.BaseStatement
     header: str
 
 

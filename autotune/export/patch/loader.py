@@ -46,6 +46,8 @@ def _notes(call: cst.Call, site: BuiltSite, values: dict[str, New]) -> list[str]
         arg = find(call, site.parameters, name)
         if arg is not None and not isinstance(value, Absent) and not _literal(arg.value):
             notes.append(f"{name}={value} stands where `{shown(arg.value)}` stood, which decides nothing there any more")
+    if values.get("persistent_workers") == "True":
+        notes.append("with persistent_workers torch draws one random number less an epoch: from the second on, shuffling is that of another seed")
     if any(arg.star == "**" for arg in call.args):
         notes.append(f"the settings win over what the call's ** gives it ({site.call.file}:{site.call.line})")
     if site.others:

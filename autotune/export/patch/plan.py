@@ -123,7 +123,8 @@ def _instead(context: Context, name: str) -> str:
     if isinstance(knob, ViaKnob):
         return f"set it yourself: {knob.via or '{' + name + '}'} -> {shown(value)}"
     calls = [sites.loader.call] if sites.loader and name in LOADER_KNOBS else []
-    calls += [site.stack[0] for site in (*sites.forwards, *sites.backwards) if name in TRANSFORMATIONS and site.stack]
+    stacks = [*(f.stack for f in sites.forwards), *(b.stack for b in sites.backwards)]
+    calls += [stack[0] for stack in stacks if stack and name in TRANSFORMATIONS]
     owned = next((said for call in calls if not call.own and (said := option(call.file, name, value))), "")
     if owned:
         return f"its own option: {owned}"

@@ -158,9 +158,9 @@ class SiteRecorder:
     def _loader(self, agent: Any, sources: Sources) -> BuiltSite | None:
         """The training loader; where a library made it of one that the job had built (accelerate, Lightning), that one."""
         state = agent.loader_hooks.training_state if agent.loader_hooks is not None else None
-        loader = state.loader() if state is not None else None
-        mine = next((b for b in self._loaders if b.reference() is loader), None) if loader is not None else None
-        if mine is None:
+        loader: Any = state.loader() if state is not None else None
+        mine = next((b for b in self._loaders if b.reference() is loader), None)
+        if mine is None or loader is None:
             return None
         if not sources.own(mine.spot.code.co_filename):
             origins = [b for b in self._loaders if _is(b.dataset, loader.dataset) and sources.own(b.spot.code.co_filename)]
@@ -208,5 +208,6 @@ def _parameters(built: Any) -> tuple[str, ...]:
     for parameter in list(inspect.signature(type(built).__init__).parameters.values())[1:]:
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in names:
             names.append("*")
-        names.append({parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, parameter.name))
+        stars: dict[Any, str] = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}
+        names.append(stars.get(parameter.kind, parameter.name))
     return tuple(names)

@@ -154,6 +154,25 @@ def test_regions(tmp_path: Path, before: str, after: str) -> None:
     assert loop_of(patched(tmp_path, text, found, {"amp_dtype": "bfloat16"})) == textwrap.dedent(after).strip("\n")
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("# both\ncriterion(model(x), y).backward()  # at once", 'criterion(model(x), y)\nloss.backward()  # at once'),
+        ("(criterion(model(x), y) / 4).backward(retain_graph=True)", "criterion(model(x), y) / 4\nloss.backward(retain_graph=True)"),
+        ("(criterion(model(x), y)\n / 4).backward()", "(criterion(model(x), y)\n     / 4)\nloss.backward()"),
+    ],
+)
+def test_a_loss_without_a_name_is_given_one(tmp_path: Path, before: str, after: str) -> None:
+    text = source(before)
+    backward = before.partition("\n")[2].partition("  #")[0] if before.startswith("#") else before
+    if "\n" in backward:
+        backward = source(backward).partition("loader:\n        ")[2].partition("\n\n\ntrain(")[0]
+    found = training(text, "model(x)", backward, OUTER)
+    wanted = 'with torch.autocast(device_type="cpu", dtype=torch.bfloat16):\n    loss = ' + after
+    assert loop_of(patched(tmp_path, text, found, {"amp_dtype": "bfloat16"})) == ("# both\n" if "both" in before else "") + wanted
+    assert "give the loss a line" in refusals(tmp_path, text, found, {"amp_dtype": "float16"}, "cuda")["amp_dtype"]
+
+
 def test_forward_in_a_function_of_its_own(tmp_path: Path) -> None:
     text = """import torch
 
@@ -244,7 +263,8 @@ def test_float16_that_is_refused(tmp_path: Path, body: str, backward: str, step:
 @pytest.mark.parametrize(
     ("body", "backward", "reason"),
     [
-        ("criterion(model(x), y).backward()", "criterion(model(x), y).backward()", "are one statement at train.py:7; give the loss a line of its own"),
+        ("z = model(x).backward()", "model(x).backward()", "are one statement at train.py:7; give the loss a line of its own"),
+        ("if a:\n    pass\nelse: criterion(model(x), y).backward()", "criterion(model(x), y).backward()", "are one statement at train.py:9; give the loss"),
         ("out = model(x)\nif a:\n    loss = f(out)\n    loss.backward()", "loss.backward()", "lie in different blocks (train.py:7 and train.py:10)"),
         ("loss.backward()\nloss = model(x)", "loss.backward()", "goes around a loop"),
     ],

@@ -7,6 +7,8 @@ both; where in different blocks of it, in the block that holds both.
     loss = criterion(out, y)                  out = model(x)
     loss.backward()                           loss = criterion(out, y)
                                           loss.backward()
+
+Where the loss has no name, it is given one: ``criterion(model(x), y).backward()`` becomes two statements.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import libcst as cst
 import libcst.matchers as m
 
 from autotune.export.patch.context import Change, Context, at, change
-from autotune.export.patch.edits import Edit, Wrap
-from autotune.export.patch.scaling import scaled
+from autotune.export.patch.edits import Edit, Rewrite, Wrap, within
+from autotune.export.patch.scaling import BACKWARD, scaled
 from autotune.export.patch.source import Block, Refused, SourceFile, Statement
 from autotune.export.patch.start import need_torch
 from autotune_spaces.sites import SourceCall
@@ -50,7 +53,7 @@ def autocast(context: Context) -> Change:
     for region in regions:
         torch = region.file.torch_name() or "torch"
         header = f'{torch}.autocast(device_type="{context.tuned.provenance.job_device}", dtype={torch}.{context.value("amp_dtype")})'
-        edits += [*need_torch(region.file), Wrap(region.file, region.first, region.last, header)]
+        edits += [*need_torch(region.file), _written(region, header)]
         where.append(at(region.file, region.file.line(region.first)))
     _keep_apart(regions)
     if context.value("amp_dtype") == "float16":
@@ -58,6 +61,26 @@ def autocast(context: Context) -> Change:
             raise Refused("the loss goes backward in several places, and gradient scaling has to be thought out for each")
         edits += scaled(context, regions[0].file, regions[0].block, regions[0].call)
     return change(edits, where)
+
+
+def _written(region: Region, header: str) -> Edit:
+    if region.backward is not region.first:
+        return Wrap(region.file, region.first, region.last, header)
+    taken = {node.value for node in m.findall(region.file.module, m.Name()) if isinstance(node, cst.Name)}
+    name = next(name for name in itertools.chain(["loss", "batch_loss"], (f"loss_{n}" for n in itertools.count(1))) if name not in taken)
+    return Rewrite(region.file, region.first, partial(_named, header=header, name=name))
+
+
+def _named(statement: cst.SimpleStatementLine, header: str, name: str) -> list[cst.BaseStatement]:
+    """``EXPRESSION.backward()`` in two: the expression gets a name, under ``header``."""
+    call = cst.ensure_type(cst.ensure_type(statement.body[0], cst.Expr).value, cst.Call)
+    method = cst.ensure_type(call.func, cst.Attribute)
+    loss = method.value
+    if loss.lpar and "\n" not in cst.Module([]).code_for_node(loss):
+        loss = loss.with_changes(lpar=loss.lpar[1:], rpar=loss.rpar[:-1])
+    made = cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(cst.Name(name))], loss)], leading_lines=statement.leading_lines)
+    backward = call.with_changes(func=method.with_changes(value=cst.Name(name)))
+    return [within(header, [made]), statement.with_changes(leading_lines=(), body=[statement.body[0].with_changes(value=backward)])]
 
 
 def _regions(context: Context) -> list[Region]:
@@ -88,7 +111,9 @@ def _region(context: Context, forward: Sequence[SourceCall], backward: Sequence[
     block, first, last = _common(file, model, gradient)
     where = f"{at(file, begin.line)} and {at(file, end.line)}"
     if first is last:
-        raise Refused(f"forward and backward are one statement at {at(file, begin.line)}; give the loss a line of its own")
+        if context.value("amp_dtype") == "float16" or not _nameless(file, last, model, gradient):
+            raise Refused(f"forward and backward are one statement at {at(file, begin.line)}; give the loss a line of its own")
+        return Region(file, block, first, first, last, gradient)
     body = list(block.body)
     if body.index(first) > body.index(last):
         raise Refused(f"backward comes before the forward in the source ({where}), so the region goes around a loop")
@@ -96,6 +121,13 @@ def _region(context: Context, forward: Sequence[SourceCall], backward: Sequence[
         raise Refused(f"the forward and its backward lie in different blocks ({where})")
     inside = _forward(body[body.index(first) : body.index(last)], gradient)
     return Region(file, block, first, inside[-1], last, gradient)
+
+
+def _nameless(file: SourceFile, statement: Statement, model: cst.Call, gradient: cst.Call) -> bool:
+    """Whether ``statement`` is nothing but ``EXPRESSION.backward()`` with the model's call in the expression."""
+    if not m.matches(statement, BACKWARD) or gradient.func not in file.parents(model):
+        return False
+    return cst.ensure_type(statement, cst.SimpleStatementLine).body[0] is next(file.parents(gradient))
 
 
 def _forward(statements: list[cst.BaseStatement], gradient: cst.Call) -> list[cst.BaseStatement]:

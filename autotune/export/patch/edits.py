@@ -43,7 +43,16 @@ class Wrap:
     header: str
 
 
-Edit = Replace | Insert | Wrap
+@dataclass(frozen=True)
+class Rewrite:
+    """A statement of a block becomes the statements ``change(statement)``, which is given it with the changes inside already made."""
+
+    file: SourceFile
+    statement: cst.BaseStatement
+    change: Callable[[Any], Sequence[cst.BaseStatement]]
+
+
+Edit = Replace | Insert | Wrap | Rewrite
 
 
 def apply(file: SourceFile, edits: Sequence[Edit]) -> str:
@@ -62,6 +71,7 @@ class _Editor(cst.CSTTransformer):
                 self.replaces.setdefault(edit.node, []).append(edit)
         self.inserts = [e for e in edits if isinstance(e, Insert)]
         self.wraps = [e for e in edits if isinstance(e, Wrap)]
+        self.rewrites = {e.statement: e for e in edits if isinstance(e, Rewrite)}
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         for replace in self.replaces.get(original_node, ()):
@@ -77,15 +87,16 @@ class _Editor(cst.CSTTransformer):
         here = set(before)
         inserts = [e for e in self.inserts if e.beside in here]
         wraps = [e for e in self.wraps if e.first in here]
-        if not inserts and not wraps:
+        if not inserts and not wraps and not here & self.rewrites.keys():
             return None
         pieces: list[list[Any]] = []
         for old, new in zip(before, after, strict=True):
-            pieces.append([*_lines(inserts, old, False), new, *_lines(inserts, old, True)])
+            statements = self.rewrites[old].change(new) if old in self.rewrites else [new]
+            pieces.append([*_lines(inserts, old, False), *statements, *_lines(inserts, old, True)])
         for wrap in wraps:
             first, last = before.index(wrap.first), before.index(wrap.last)
             inner = [statement for piece in pieces[first : last + 1] for statement in piece]
-            pieces[first : last + 1] = [[_within(wrap.header, inner)], *([] for _ in range(last - first))]
+            pieces[first : last + 1] = [[within(wrap.header, inner)], *([] for _ in range(last - first))]
         return [statement for piece in pieces for statement in piece]
 
 
@@ -100,7 +111,7 @@ def _lines(inserts: Sequence[Insert], beside: cst.BaseStatement, after: bool) ->
     return [*plain, *set_off]
 
 
-def _within(header: str, statements: Sequence[Any]) -> cst.With:
+def within(header: str, statements: Sequence[Any]) -> cst.With:
     """``with header:`` around ``statements``; comments above the first stay above the whole."""
     first, *rest = statements
     wrapped = cst.ensure_type(cst.parse_statement(f"with {header}:\n    pass\n"), cst.With)

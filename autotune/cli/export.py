@@ -41,3 +41,6 @@ def export(
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror or error}", where=str(output), expected="a file in a directory that exists") from None
     typer.echo(f"{output}: {FORMATS[form].summary}")
+    remark = FORMATS[form].remark(text)
+    if remark:
+        typer.echo(remark)

@@ -175,6 +175,9 @@ def test_the_command(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "autotune", "export", str(run), "--format", "diff", "-o", "tuned.diff"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "tuned.diff: a patch that writes the settings into your own source\n"), done.stderr
+    write_tuned(tuned(tmp_path, sites(), {"num_workers": 2, "amp_dtype": "bfloat16", "non_blocking": True}), run / "tuned.yaml")
+    partly = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert partly.stdout.splitlines()[1:] == ["not in it: non_blocking; its first lines say why, and what to do"]
     subprocess.run(["git", "apply", "tuned.diff"], cwd=tmp_path, check=True)
     after = (tmp_path / "train.py").read_text()
     assert comments(after) == comments(PROGRAM)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from autotune.export.patch.plan import Patch
 
 CONTEXT_LINES = 3
+MISSING = "Not in this patch."
 
 
 def write(tuned: TunedConfig) -> str:
@@ -54,7 +56,7 @@ def _header(tuned: TunedConfig, patch: Patch) -> list[str]:
     notes = dict.fromkeys(note for item in patch.written for note in item.change.notes)
     lines += [text for note in notes for text in comment(f"  Note: {one_line(note)}.")]
     if patch.unwritten:
-        lines += ["#", *comment("Not in this patch. Do this by hand, or leave the source as it is and keep `autotune launch`, which sets everything")]
+        lines += ["#", *comment(f"{MISSING} Do this by hand, or leave the source as it is and keep `autotune launch`, which sets everything")]
         lines += comment("(a patched source under `autotune launch` would get some of it twice):")
     for missing in patch.unwritten:
         lines += comment(f"  {in_words(missing.knob, tuned.knobs[missing.knob])}: {one_line(missing.reason)}.")
@@ -75,4 +77,11 @@ def _lines(text: str) -> list[str]:
     return [line + "\n" for line in text.split("\n")[:-1]] + ([text.rpartition("\n")[2]] if not text.endswith("\n") and text else [])
 
 
-DIFF = Format("diff", "a patch that writes the settings into your own source", write)
+def remark(text: str) -> str:
+    """Which settings are not in the diff ``text``, by its header; "" if all are."""
+    _, _, missing = text.partition("\n--- ")[0].partition(f"# {MISSING}")
+    names = re.findall(r"^#   (\S+) = ", missing, re.MULTILINE)
+    return f"not in it: {', '.join(names)}; its first lines say why, and what to do" if names else ""
+
+
+DIFF = Format("diff", "a patch that writes the settings into your own source", write, remark=remark)

@@ -102,6 +102,35 @@ Trainer().step(0)
     assert "            self.net = self.net.cuda()\n        self.net.compile()\n        self.steps = 0" in after
 
 
+def test_of_several_methods_the_one_that_makes_the_model(tmp_path: Path) -> None:
+    text = """import torch
+
+
+class Trainer:
+    def __init__(self):
+        self.net = None
+
+    def set_up(self):
+        self.net = Net()
+
+    def close(self):
+        self.net = None
+
+    def step(self, x):
+        loss = self.net(x).sum()
+        loss.backward()
+
+
+trainer.step(0)
+"""
+    found = training(text, "self.net(x)", "loss.backward()", "trainer.step(0)", bindings=("self.net",))
+    after = patched(tmp_path, text, found, {"compile_mode": "default"})
+    assert "        self.net = Net()\n        self.net.compile()\n\n    def close" in after and after.count("compile") == 1
+    twice = text.replace("    def close(self):\n        self.net = None", "    def load(self):\n        self.net = torch.load('best')")
+    found = training(twice, "self.net(x)", "loss.backward()", "trainer.step(0)", bindings=("self.net",))
+    assert "several methods of Trainer set `self.net`" in refusals(tmp_path, twice, found, {"compile_mode": "default"})["compile_mode"]
+
+
 def test_torch_by_another_name_and_by_none(tmp_path: Path) -> None:
     text = "import torch as th\nmodel = Net()\nloss = model(x)\nloss.backward()\n"
     after = patched(tmp_path, text, training(text, "model(x)", "loss.backward()", images=(("0", 4),)), {"channels_last": True})

@@ -132,7 +132,7 @@ def _nameless(file: SourceFile, statement: Statement, model: cst.Call, gradient:
 
 def _forward(statements: list[cst.BaseStatement], gradient: cst.Call) -> list[cst.BaseStatement]:
     """``statements`` without the last ones that have no part in the loss: those after it has its final value, else zero_grad()."""
-    loss = gradient.func.value if isinstance(gradient.func, cst.Attribute) and not gradient.args else None
+    loss = gradient.func.value if isinstance(gradient.func, cst.Attribute) and all(arg.keyword for arg in gradient.args) else None
     making = [i for i, statement in enumerate(statements) if isinstance(loss, cst.Name) and m.findall(statement, _assigns(loss.value))]
     if making:
         return statements[: making[-1] + 1]

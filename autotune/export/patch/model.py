@@ -104,11 +104,10 @@ def _made(context: Context, forward: ForwardSite) -> tuple[SourceFile, Statement
 def _assigned(file: SourceFile, call: cst.Call, name: str) -> Statement | None:
     """The statement of a block around ``call`` that holds the last assignment to ``name`` before it."""
     function = file.function(call)
-    around = dict(file.blocks(call))
-    if "." in name:  # an attribute: set in a method of the same class, mostly another one
+    if "." in name:
         owner = next((p for p in file.parents(function) if isinstance(p, cst.ClassDef)), None)
-        candidates = list(_assignments(owner, name, nested=True)) if owner is not None else []
-        return _outermost(file, candidates[-1]) if candidates else None
+        return _set_by_method(file, owner, name) if owner is not None else None
+    around = dict(file.blocks(call))
     candidates = [node for node in _assignments(function, name) if file.start(node) < file.start(call)]
     for block, statement in reversed([pair for node in candidates for pair in file.blocks(node)[::-1] if pair[0] in around]):
         if statement is not around[block]:
@@ -116,15 +115,22 @@ def _assigned(file: SourceFile, call: cst.Call, name: str) -> Statement | None:
     return None
 
 
-def _outermost(file: SourceFile, node: cst.CSTNode) -> Statement:
-    return file.blocks(node)[-1][1]
+def _set_by_method(file: SourceFile, owner: cst.ClassDef, name: str) -> Statement | None:
+    """The statement of a method of ``owner`` that sets the attribute ``name`` last: of ``__init__``, or of the only one that does."""
+    methods: dict[object, cst.CSTNode] = {file.function(node): node for node in _assignments(owner, name, nested=True)}
+    first = [node for method, node in methods.items() if isinstance(method, cst.FunctionDef) and method.name.value == "__init__"]
+    if not first and len(methods) > 1:
+        raise Refused(f"several methods of {owner.name.value} set `{name}`, so it cannot be seen which one makes the model")
+    chosen = first or list(methods.values())
+    return file.blocks(chosen[0])[-1][1] if chosen else None
 
 
 def _assignments(scope: cst.CSTNode, name: str, nested: bool = False) -> Iterator[cst.CSTNode]:
-    """Assignments to ``name`` in ``scope``, in order; in functions within it only if ``nested``."""
+    """Assignments to ``name`` in ``scope``, in order; in functions within it only if ``nested``. ``name = None`` makes no model."""
     for child in scope.children:
         if isinstance(child, (cst.Assign, cst.AnnAssign)) and any(_names(target, name) for target in _targets(child)):
-            yield child
+            if not m.matches(child, m.OneOf(m.Assign(value=m.Name("None")), m.AnnAssign(value=m.Name("None")))):
+                yield child
         if nested or not isinstance(child, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
             yield from _assignments(child, name, nested)
 

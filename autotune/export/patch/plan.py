@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from autotune.export.launching import knobs_of, needs_agent
+from autotune.export.launching import knobs_of
 from autotune.export.patch.autocast import autocast
 from autotune.export.patch.context import Change, Context
 from autotune.export.patch.edits import apply
@@ -21,11 +21,12 @@ from autotune.export.patch.loader import loader_arguments
 from autotune.export.patch.model import channels_last, compiled
 from autotune.export.patch.optimizer import optimizer_implementation
 from autotune.export.patch.source import Refused, SourceTree
-from autotune.export.patch.start import environment, switch
+from autotune.export.patch.start import before_torch, environment, switch
 from autotune.export.patch.transfers import non_blocking
 from autotune.export.shell_words import shown
 from autotune.export.tuned import TunedConfig
-from autotune_spaces.base import Knob
+from autotune_spaces.base import Knob, Value
+from autotune_spaces.knobs import VARIABLE_PREFIX
 from autotune_spaces.knobs.via import ViaKnob
 
 TRANSFORMATIONS: dict[str, Callable[[Context], Change]] = {
@@ -108,13 +109,19 @@ def _at_start(context: Context, name: str, knob: Knob) -> Change:
     value = context.value(name)
     if isinstance(knob, ViaKnob):
         raise Refused("it is a setting of the job's own, given from outside of the source")
-    variables = knob.environment(value)
-    if variables and not needs_agent(knob):
+    variables = _variables(knob, value)
+    if variables:
         return environment(context, variables)
     code = knob.snippet(value).partition("  #")[0].strip()
-    if not code.startswith("torch.") or "\n" in code or "..." in code:
-        raise Refused("there is no one line of code for it")
-    return switch(context, code)
+    if not code.startswith(("torch.", "os.")) or "\n" in code or "..." in code:
+        raise Refused("no rule is known by which it could be written into source")
+    return switch(context, code) if code.startswith("torch.") else before_torch(context, [code])
+
+
+def _variables(knob: Knob, value: Value) -> dict[str, str]:
+    """Environment variables that set the knob, if others than the agent read them."""
+    variables = knob.environment(value)
+    return {} if any(name.startswith(VARIABLE_PREFIX) for name in variables) else variables
 
 
 def _instead(context: Context, name: str) -> str:
@@ -128,7 +135,7 @@ def _instead(context: Context, name: str) -> str:
     owned = next((said for call in calls if not call.own and (said := option(call.file, name, value))), "")
     if owned:
         return f"its own option: {owned}"
-    variables = {} if needs_agent(knob) else knob.environment(value)
+    variables = _variables(knob, value)
     if variables:
         return "set it where the job is started: " + " ".join(f"{k}={v}" for k, v in variables.items())
     return knob.snippet(value)

@@ -65,13 +65,21 @@ def environment(context: Context, variables: dict[str, str]) -> Change:
     late = [name for name in variables if name.startswith(TOO_LATE)]
     if late:
         raise Refused(f"{listing(late)} is read before the program's first line")
+    return before_torch(context, [f"os.environ[{json.dumps(name)}] = {json.dumps(value)}" for name, value in variables.items()])
+
+
+def before_torch(context: Context, lines: Sequence[str]) -> Change:
+    """``lines``, which need ``os``, before anything that may import torch.
+
+    Raises:
+        Refused: the program's own file is not known.
+    """
     file = _program(context)
     before, harmless = _before_torch(file)
     edits: list[Edit] = []
     if not any("os" in _imports(statement) for statement in harmless):
         imports = [statement for statement in harmless if _imports(statement) and "__future__.*" not in _imports(statement)]
         edits.append(Insert(file, imports[-1], ("import os",)) if imports else Insert(file, before, ("import os",), after=False))
-    lines = [f"os.environ[{json.dumps(name)}] = {json.dumps(value)}" for name, value in variables.items()]
     return change([*edits, *(Insert(file, before, (line,), after=False) for line in lines)], [at(file, file.line(before))])
 
 

@@ -1,7 +1,7 @@
 """Does the patch keep the promise of the result? The example bare, patched, and by `autotune launch`, two epochs each, in turn.
 
     autotune run examples/digits/job.yaml
-    python benchmarks/patched.py autotune-runs/digits [--pairs 5] [--out benchmarks/patched.md]
+    python benchmarks/patched.py autotune-runs/digits [--rounds 5] [--out benchmarks/patched.md]
 
 The patch of `autotune export --format diff` is applied to a copy of the example, and the copy is run without autotune. All sides note the time at every
 optimizer step, as in launched.py. Losses are compared, too: what the patched copy prints must be what the launched one prints.
@@ -23,7 +23,7 @@ from launched import EPOCHS, ROOT, STEPS, WARM_UP
 
 from autotune.export.formats import FORMATS
 from autotune.export.load import load_tuned
-from autotune.export.tuned import write_tuned
+from autotune.export.tuned import TunedConfig, write_tuned
 
 CLOCK = (
     "import argparse, atexit, json, os, time; TIMES = []; atexit.register(lambda: json.dump(TIMES, open(os.environ['TIMES'], 'w')))",
@@ -36,10 +36,9 @@ def timed(text: str) -> str:
     return text.replace("import argparse", CLOCK[0], 1).replace("optimizer.step()", CLOCK[1], 1)
 
 
-def sides(run: Path, folder: Path) -> dict[str, list[str]]:
+def sides(tuned: TunedConfig, folder: Path) -> dict[str, list[str]]:
     """The copies and how each is run. The patch is applied to the source as it was tuned; the clock comes after it."""
-    source = (ROOT / "examples" / "digits" / "train.py").read_text()
-    tuned = replace(load_tuned(run), workdir=ROOT / "examples" / "digits", command=("python", "train.py"))
+    source = (tuned.workdir / "train.py").read_text()
     for name in ("bare", "patched", "launched"):
         (folder / name).mkdir()
         (folder / name / "train.py").write_text(source)
@@ -66,39 +65,41 @@ def measure(command: list[str], folder: Path) -> tuple[float, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("run", type=Path, help="a run of the example, or a tuned.yaml of it")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    result = json.loads((options.run / "result.json").read_text())
-    speedup = result["speedup"]
+    tuned = replace(load_tuned(options.run), workdir=ROOT / "examples" / "digits", command=("python", "train.py"))
     ratios: dict[str, list[float]] = {"patched": [], "launched": []}
     same = True
     with tempfile.TemporaryDirectory() as name:
-        commands = sides(options.run, Path(name))
-        for number in range(options.pairs):
+        commands = sides(tuned, Path(name))
+        for number in range(options.rounds):
             order = list(commands)[:: 1 if number % 2 == 0 else -1]
             found = {side: measure(commands[side], Path(name) / side) for side in order}
             same = same and found["patched"][1] == found["launched"][1]
             for side, against in ratios.items():
                 against.append(found["bare"][0] / found[side][0])
             print(f"round {number}: " + ", ".join(f"{side} {1e3 * found[side][0]:.1f} ms" for side in commands), flush=True)
-    lines = report(options.pairs, result, speedup, ratios, same)
+    lines = report(options.rounds, tuned, ratios, same)
     print("\n".join(lines))
     if options.out:
         options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def report(pairs: int, result: dict, speedup: dict, ratios: dict[str, list[float]], same: bool) -> list[str]:
+def report(rounds: int, tuned: TunedConfig, ratios: dict[str, list[float]], same: bool) -> list[str]:
     """The figures as a page."""
+    reported = tuned.provenance.speedup
+    assert reported is not None, "nothing was tuned, so there is nothing to hold a patch against"
     middle = {side: statistics.median(against) for side, against in ratios.items()}
-    inside = speedup["low"] <= middle["patched"] <= speedup["high"]
+    inside = reported.low <= middle["patched"] <= reported.high
+    knobs = {name: knob.value for name, knob in tuned.knobs.items()}
     return [
         "# The patch, held against the result",
         "",
-        f"Made by `python benchmarks/patched.py` after `autotune run examples/digits/job.yaml`, {pairs} rounds of {EPOCHS} epochs.",
+        f"Made by `python benchmarks/patched.py` after `autotune run examples/digits/job.yaml`, {rounds} rounds of {EPOCHS} epochs.",
         "",
-        f"- reported: {speedup['estimate']:.2f}x, 95 % interval {speedup['low']:.2f} to {speedup['high']:.2f}; knobs {result['knobs']}",
+        f"- reported: {reported.estimate:.2f}x, 95 % interval {reported.low:.2f} to {reported.high:.2f}; knobs {knobs}",
         *(
             f"- {side} against bare: {middle[side]:.2f}x (median; from {min(against):.2f} to {max(against):.2f})"
             for side, against in ratios.items()

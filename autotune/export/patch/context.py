@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from autotune.export.patch.edits import Edit, Replace
-from autotune.export.patch.source import SourceFile, SourceTree
+from autotune.export.patch.source import Refused, SourceFile, SourceTree
 from autotune.export.tuned import TunedConfig
 from autotune_spaces.base import Value
 from autotune_spaces.sites import JobSites
@@ -25,6 +25,18 @@ class Context:
 
     def value(self, knob: str) -> Value:
         return self.tuned.knobs[knob].value
+
+    def own_files(self) -> list[SourceFile]:
+        """The program's file and those that anything was recorded in, as far as they can be read."""
+        sites = self.sites
+        calls = [*(b.call for b in sites.optimizers), *([sites.loader.call] if sites.loader else []), *(c for f in sites.forwards for c in f.stack)]
+        found = []
+        for name in dict.fromkeys([*([sites.program] if sites.program else []), *(call.file for call in calls if call.own)]):
+            try:
+                found.append(self.tree.open(name))
+            except Refused:
+                continue
+        return found
 
 
 @dataclass(frozen=True)

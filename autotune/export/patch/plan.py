@@ -23,6 +23,7 @@ from autotune.export.patch.optimizer import optimizer_implementation
 from autotune.export.patch.source import Refused, SourceTree
 from autotune.export.patch.start import before_torch, environment, switch
 from autotune.export.patch.transfers import non_blocking
+from autotune.export.patch.wrapper import ARGUMENT, wrapper_argument
 from autotune.export.shell_words import shown
 from autotune.export.tuned import TunedConfig
 from autotune_spaces.base import Knob, Value
@@ -113,6 +114,8 @@ def _at_start(context: Context, name: str, knob: Knob) -> Change:
     if variables:
         return environment(context, variables)
     code = knob.snippet(value).partition("  #")[0].strip()
+    if ARGUMENT.fullmatch(code):
+        return wrapper_argument(context, code)
     if not code.startswith(("torch.", "os.")) or "\n" in code or "..." in code:
         raise Refused("no rule is known by which it could be written into source")
     return switch(context, code) if code.startswith("torch.") else before_torch(context, [code])

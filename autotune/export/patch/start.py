@@ -30,7 +30,7 @@ def switch(context: Context, code: str) -> Change:
         name, _, rest = code.removeprefix("torch.").partition("(")
         own = [site for site in context.sites.settings if site.name == name]
         return _changed_calls(context, own, rest.removesuffix(")")) if own else _new(context, code)
-    found = [(file, node) for file in _own_files(context) for node in _assignments(file, target)]
+    found = [(file, node) for file in context.own_files() for node in _assignments(file, target)]
     if not found:
         return _new(context, code)
     new = cst.parse_expression(value)
@@ -90,20 +90,6 @@ def _program(context: Context) -> SourceFile:
     if not context.sites.program:
         raise Refused("the job is started by a program that is not its own source, so no line of yours runs first")
     return context.tree.open(context.sites.program)
-
-
-def _own_files(context: Context) -> list[SourceFile]:
-    """The program's file and those that anything was recorded in, as far as they can be read."""
-    sites = context.sites
-    calls = [*(b.call for b in sites.optimizers), *([sites.loader.call] if sites.loader else []), *(c for f in sites.forwards for c in f.stack)]
-    names = dict.fromkeys([*([sites.program] if sites.program else []), *(call.file for call in calls if call.own)])
-    found = []
-    for name in names:
-        try:
-            found.append(context.tree.open(name))
-        except Refused:
-            continue
-    return found
 
 
 def after_imports(file: SourceFile) -> cst.BaseStatement:

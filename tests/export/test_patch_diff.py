@@ -122,14 +122,17 @@ def test_both_tools_take_it(tmp_path: Path, tool: list[str], name: str, inside: 
 @pytest.mark.parametrize("tool", TOOLS, ids=["patch", "git"])
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("\n", "\r\n"), ("\n    main()\n", "\n    main()"), ("# license: none", "\f# license: none\x0b \u2028"), ("    ", "\t"), ("# batches", "# é 日本")],
-    ids=["crlf", "no-final-line-feed", "form-feed", "tabs", "wide"],
+    [
+        ("\n", "\r\n"), ("\n    main()\n", "\n    main()"), ("# license: none", "\f# license: none\x0b \u2028"), ("    ", "\t"), ("# batches", "# é 日本"),
+        ('"""A', '\ufeff"""A'),
+    ],
+    ids=["crlf", "no-final-line-feed", "form-feed", "tabs", "wide", "byte-order-mark"],
 )
 def test_files_of_any_kind(tmp_path: Path, tool: list[str], old: str, new: str) -> None:
     source = PROGRAM.replace(old, new)
     path = tmp_path / "train.py"
     path.write_text(source, newline="")
-    plain = source.replace("\r\n", "\n")
+    plain = source.replace("\r\n", "\n").removeprefix("\ufeff")
     made = MADE if old != "    " else MADE.replace("    ", "\t")
     found = loader(plain, made, optimizers=(optimizer(plain, "torch.optim.Adam(model.parameters(), lr=args.lr)"),))
     diff = FORMATS["diff"].write(tuned(tmp_path, found, {"num_workers": 2, "optimizer_impl": "fused", "matmul_precision": "medium"}))
@@ -137,7 +140,8 @@ def test_files_of_any_kind(tmp_path: Path, tool: list[str], old: str, new: str) 
     done = subprocess.run([*tool, "d", *(["--binary"] if tool[0] == "patch" else [])], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr + done.stdout
     after = path.read_bytes().decode()
-    compile(after, "train.py", "exec")
+    compile(after.encode(), "train.py", "exec")
+    assert after.startswith("\ufeff") == source.startswith("\ufeff")
     if old == "\n":
         assert after.count("\n") == after.count("\r\n")
     assert after.endswith("\n") == source.endswith("\n")

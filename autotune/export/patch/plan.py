@@ -81,7 +81,7 @@ def make_patch(tuned: TunedConfig) -> Patch:
         after = apply(file, edits) if edits else file.text
         if after != file.text:
             compile(after, file.name, "exec", dont_inherit=True)
-            files[file.name] = (file.text, after)
+            files[file.name] = (file.mark + file.text, file.mark + after)
     return Patch(files, tuple(written), tuple(unwritten))
 
 

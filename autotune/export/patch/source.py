@@ -24,7 +24,7 @@ class Refused(Exception):
 
 
 class SourceFile:
-    """One file. ``name`` is relative to the job's directory, with slashes."""
+    """One file. ``name`` is relative to the job's directory, with slashes; ``mark`` is what stands before ``text``: a byte order mark or nothing."""
 
     def __init__(self, name: str, data: bytes) -> None:
         """
@@ -33,8 +33,10 @@ class SourceFile:
         """
         self.name = name
         try:
-            self.text = data.decode("utf-8")
-            wrapper = MetadataWrapper(cst.parse_module(data))
+            whole = data.decode("utf-8")
+            self.text = whole.removeprefix("\ufeff")
+            self.mark = whole[: len(whole) - len(self.text)]
+            wrapper = MetadataWrapper(cst.parse_module(self.text))
         except UnicodeDecodeError:
             raise Refused(f"{name} is not written in UTF-8") from None
         except (cst.ParserSyntaxError, SyntaxError, ValueError) as error:

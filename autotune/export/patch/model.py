@@ -28,7 +28,9 @@ def compiled(context: Context) -> Change:
     mode = context.value("compile_mode")
     argument = "" if mode == "default" else f'mode="{mode}"'
     found = _after_making(context, lambda file, name: f"{name}.compile({argument})")
-    return change(found.edits, found.where, ["dropout in compiled code draws other random numbers than without it"])
+    return change(found.edits, found.where, [
+        "dropout in compiled code draws other random numbers than without it", "evaluation runs compiled, too, and is compiled when it first comes",
+    ])  # fmt: skip
 
 
 def channels_last(context: Context) -> Change:

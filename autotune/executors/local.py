@@ -190,14 +190,15 @@ class LocalExecutor(Executor):
                 argv = list(knob.command(argv, process_config[knob.name]))
             elif knob.name in named:  # {name} stands in the command: the job's own value belongs there
                 argv = list(knob.command(argv, knob.options["default"]))
-        before = replace(self._job_start(), argv=tuple(argv))
+        before, choices = replace(self._job_start(), argv=tuple(argv)), self._process_choices(process_config)
         try:
-            start = self._preparation.start(before, self._process_choices(process_config))
+            start = self._preparation.start(before, choices)
         except Withdrawn as reason:
             raise SessionFailed("crash", f"{in_words(process_config)} cannot be prepared: {reason}") from None
-        changed = {name: text for name, text in start.env.items() if before.env.get(name) != text}
+        asked = {name for knob, value in choices for name in knob.environment(value)}
+        overrides = {name: text for name, text in start.env.items() if name in asked or before.env.get(name) != text}
         # A variable that a knob takes away is set to nothing, which is the same to those who read these.
-        return list(start.argv), changed | {name: "" for name in before.env if name not in start.env}
+        return list(start.argv), overrides | {name: "" for name in before.env if name not in start.env}
 
     def _process_choices(self, config: Config) -> list[tuple[Knob, Value]]:
         """The process knobs of ``config`` with their values, in the order of the search space."""

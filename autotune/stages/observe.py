@@ -89,7 +89,7 @@ def _ceiling(live: LiveComparison) -> float | None:
 def choose_knobs(bench: Bench, machine: Machine, job: JobFacts) -> tuple[dict, dict, dict]:
     """(knob -> values, knob -> the job's own value, knob -> why it is out)."""
     domains, defaults, withdrawn = {}, {}, {}
-    job = replace(job, surveys=bench.executor.survey())
+    job = replace(job, surveys={**job.surveys, **bench.executor.survey()})
     for knob in bench.spec.search_space.knobs:
         try:
             domain = knob.domain(machine, job)

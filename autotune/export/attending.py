@@ -76,7 +76,7 @@ def end_as(status: int) -> None:
 
 
 def _start(job: Launch, program: str, env: dict[str, str], mask: set[signal.Signals]) -> subprocess.Popen[bytes]:
-    prctl = warden._prctl()
+    prctl = warden.find_prctl()
 
     def in_child() -> None:
         if prctl:

@@ -198,6 +198,8 @@ def _existing(text: str, by: str, start: Start) -> Iterator[Found]:
 
 def _reads(found: Found) -> bool:
     """Its flag says that it is data; or, of a word without one, its own name."""
+    if found.by == A_WORD and not re.search(r"[/.]", found.text):
+        return False  # "train" may as well be the program's subcommand
     name = found.text.lower() if found.by == A_WORD else found.by.lstrip("-+").lower()
     written = os.path.basename(os.path.normpath(name)) if found.by == A_WORD else name
     return bool(READ.search(name)) and not WRITTEN.search(written)

@@ -41,6 +41,7 @@ def start(folder: Path, *words: str, **env: str) -> Start:
         (("data/train",), ["data/train"]),
         (("--data", "data", "--train-dir", "data/train"), ["data"]),
         # what is not clearly data
+        (("data",), []),
         (("runs/last",), []),
         (("--out", "out"), []),
         (("--resume", "runs/last"), []),

@@ -75,7 +75,7 @@ def end_as(status: int) -> None:
     sys.exit(status)
 
 
-def _start(job: Launch, program: str, env: dict[str, str], mask: set[signal.Signals]) -> subprocess.Popen[bytes]:
+def _start(job: Launch, program: str, env: dict[str, str], mask: set[int | signal.Signals]) -> subprocess.Popen[bytes]:
     prctl = warden.find_prctl()
 
     def in_child() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tiny_tuner import Tuner, block
 
 from autotune_trials.protocol import Record
@@ -91,6 +92,7 @@ def order(tuner: Tuner, **knobs: bool) -> list[int]:
     return [int(word) for word in tuner.process.communicate()[0].split()]
 
 
+@pytest.mark.slow
 def test_batches_wait_for_their_turn(tuner: Tuner) -> None:
     assert order(tuner) == list(range(12))
 

@@ -6,7 +6,9 @@ process (only there can the job's own torch be asked) and travel to the tuner as
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from autotune_spaces.sites import JobSites
 
@@ -31,6 +33,7 @@ class Machine:
     cudnn_version: int = 0
     cxx_compiler: str = ""  # what torch.compile would use on a CPU; "" if there is none
     platform: str = ""
+    available_gib: float = 0.0  # memory not in use, what only caches files counted as such; 0: not known
 
 
 @dataclass(frozen=True)
@@ -99,4 +102,5 @@ class JobFacts:
     samples_per_step: float = 1.0
     sample_unit: str = "samples"  # "samples", or "iterations" where no batch could be counted
     own_settings: dict[str, str] = field(default_factory=dict)  # further calls the job makes itself, e.g. {"set_num_threads": "train.py:9"}
+    surveys: Mapping[str, Any] = field(default_factory=dict)  # knob -> what its survey() found; filled in by the tuner
     sites: JobSites = JobSites()  # where in the source all this stands

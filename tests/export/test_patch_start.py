@@ -1,10 +1,12 @@
 """`autotune export --format diff`: torch's global switches, environment variables, copies to the GPU."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from patch_sources import call, changed_lines, library, patched, refusals, settings
+from patch_sources import call, changed_lines, library, patched, refusals, settings, tuned
 
+from autotune.export.patch.plan import make_patch
 from autotune_spaces.sites import JobSites, SettingSite
 
 ONLY = JobSites("train.py")
@@ -77,6 +79,20 @@ def test_what_is_refused_says_why(tmp_path: Path) -> None:
 
 
 COPIES = [("x.to(device)", "x.to(device, non_blocking=True)"), ("x.cuda(non_blocking=args.n)", "x.cuda(non_blocking=True)")]
+
+
+def test_knobs_that_are_set_before_the_first_line(tmp_path: Path) -> None:
+    """cpu_affinity is a line of code there, an allocator is preloaded and is not, a variable of the job file stays the job file's."""
+    after = patched(tmp_path, "import torch\n", ONLY, {"cpu_affinity": "0-1"})
+    assert after == "import os\nos.sched_setaffinity(0, {0, 1})\nimport torch\n"
+    knobs = {"cuda_alloc_conf": "expandable_segments:True", "malloc": "jemalloc", "gc": "freeze"}
+    config = tuned(tmp_path, ONLY, knobs, "cuda")
+    own = replace(config, env={"PYTORCH_ALLOC_CONF": "x"})
+    missing = {item.knob: item for item in make_patch(own).unwritten}
+    assert set(missing) == set(knobs) and "the job file sets PYTORCH_ALLOC_CONF already" in missing["cuda_alloc_conf"].reason
+    assert "LD_PRELOAD" in missing["malloc"].reason and "set it where the job is started: LD_PRELOAD=" in missing["malloc"].instead
+    assert "gc.freeze()" in missing["gc"].instead
+    assert {item.knob for item in make_patch(config).unwritten} == {"malloc", "gc"}
 
 
 @pytest.mark.parametrize(("before", "after"), COPIES)

@@ -13,7 +13,7 @@ import yaml
 
 from autotune.export.formats.base import Format
 from autotune.export.formats.resources import Resources, resources_of, slug
-from autotune.export.launching import knobs_of, needs_agent
+from autotune.export.launching import knobs_of, needs_launch
 from autotune.export.shell_words import comment, head, in_words
 from autotune.export.tuned import FILE_NAME, TunedConfig, to_yaml
 from autotune.job.command import fill
@@ -25,7 +25,7 @@ IMAGE = {"FILL-IN": "the image that holds the job and its Python environment"}
 
 def write(tuned: TunedConfig) -> str:
     knobs, name = knobs_of(tuned), slug(tuned.name)
-    launched = any(needs_agent(knob) for knob in knobs.values())
+    launched = any(needs_launch(knob) for knob in knobs.values())
     title = head(tuned, "run with tuned settings, under Kubernetes")
     title += [text for knob, choice in tuned.knobs.items() for text in comment(in_words(knob, choice))]
     title += ["#", *comment("Fill in the image; kubectl refuses the Job until you have.")]

@@ -11,16 +11,15 @@ import sys
 
 from autotune.export.formats.base import Format
 from autotune.export.formats.resources import Resources, names_rendezvous, resources_of, slug
-from autotune.export.launching import knobs_of, needs_agent
+from autotune.export.launching import knobs_of, needs_launch
 from autotune.export.shell_words import (
     ask_for_secrets,
     comment,
+    exports,
     head,
     in_words,
     line,
-    quote,
     set_up,
-    variables_of,
     words_of,
 )
 from autotune.export.tuned import TunedConfig, to_yaml
@@ -35,12 +34,11 @@ def write(tuned: TunedConfig) -> str:
         lines += comment(f"The command starts on {wanted.nodes} nodes and names no place where they meet: add --rdzv-endpoint to it.")
     # Since 22.05 srun does not take the number of cores from sbatch by itself.
     lines += ["set -euo pipefail", 'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"']
-    if any(needs_agent(knob) for knob in knobs.values()):
+    if any(needs_launch(knob) for knob in knobs.values()):
         return "\n".join([*lines, *_through_launch(tuned)]) + "\n"
     lines += set_up(tuned)
     for name, knob in knobs.items():
-        for variable, value in knob.environment(tuned.knobs[name].value).items():
-            lines.append(f"export {variable}={quote(value, variables_of(tuned))}")
+        lines += exports(knob, tuned.knobs[name].value, tuned)
     return "\n".join([*lines, f'srun {line(words_of(tuned), tuned)} "$@"']) + "\n"
 
 

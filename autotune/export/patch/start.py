@@ -62,6 +62,9 @@ def environment(context: Context, variables: dict[str, str]) -> Change:
     Raises:
         Refused: the program's own file is not known, or a variable is read before a program can set it.
     """
+    own = [name for name in variables if name in context.tuned.env]
+    if own:
+        raise Refused(f"the job file sets {listing(own)} already, and a line in the source would win over that")
     late = [name for name in variables if name.startswith(TOO_LATE)]
     if late:
         raise Refused(f"{listing(late)} is read before the program's first line")

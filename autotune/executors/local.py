@@ -25,7 +25,7 @@ from autotune.executors.base import Capture, Executor, FixedRun, LiveSession, Se
 from autotune.executors.output import read_metrics
 from autotune.export.fingerprint import interpreter
 from autotune.job.command import placeholders
-from autotune.job.configs import live_choices, process_part
+from autotune.job.configs import live_choices, process_choices, process_part
 from autotune.job.spec import JobSpec
 from autotune_spaces.base import Config
 from autotune_trials import warden
@@ -153,6 +153,7 @@ class LocalExecutor(Executor):
         paths = self._next_paths(label)
         if capture is not None:
             argv = [word.replace("{report}", str(paths.report(""))) for word in capture.words] + argv
+        config = replace(config, process_knobs=process_choices(process_config, self.spec.search_space))
         session = Session(
             argv, self.spec.workdir, self.spec.env, paths, config,
             overrides=overrides, fill={"seed": str(FIRST_SEED + seed)}, cache_dir=self.run_dir / "compile-cache",

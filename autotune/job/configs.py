@@ -27,6 +27,15 @@ def live_choices(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
     )
 
 
+def process_choices(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
+    """The process-scope part of ``config`` as far as the agent can tell whether it took hold: ``via:`` knobs are the job's own."""
+    return tuple(
+        KnobChoice(k.name, config[k.name], dict(k.options))
+        for k in space.knobs
+        if k.name in config and k.scope is Scope.PROCESS and "via" not in k.options
+    )
+
+
 def process_part(config: Config, space: SearchSpace) -> dict[str, Value]:
     """The process-scope part of ``config``: what a new session must be started with."""
     return {k.name: config[k.name] for k in space.knobs if k.name in config and k.scope is Scope.PROCESS}

@@ -182,12 +182,15 @@ def _measure_fresh(
         return Trial(number, config, kind, reason=str(failure), origin="process", wall_s=time.monotonic() - started)
     except BaselineError as error:
         return Trial(number, config, "failed", reason=error.found, origin="process", wall_s=time.monotonic() - started)
+    useless = {k: why for r in pairs.candidate.values() for k, why in r.no_effect.items() if k in config}
     gain = pairs.gain(noise)
     lost = gain.pairs < PROCESS_PAIRS
     reason = f"{math.exp(-gain.estimate):.2f}x the time after the first pair of runs" if lost else ""
+    reason = "; ".join(f"{k} had no effect: {why}" for k, why in useless.items()) or reason
+    state = "failed" if useless else "pruned" if lost else "complete"
     return Trial(
-        number, config, "pruned" if lost else "complete", reference_ratio - gain.estimate, gain.standard_error, gain.pairs,
-        reason, "process", {}, pairs.anatomies()[1], time.monotonic() - started, _start_up_s(pairs),
+        number, config, state, reference_ratio - gain.estimate, gain.standard_error, gain.pairs,
+        reason, "process", useless, pairs.anatomies()[1], time.monotonic() - started, _start_up_s(pairs),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from machines import CPU, CUDA, CUDA_JOB, JOB
+from machines import CPU, CUDA, CUDA_JOB, DDP_JOB, JOB, UNUSED_JOB
 
 from autotune_spaces.base import Value
 from autotune_spaces.facts import JobFacts, Machine
@@ -38,4 +38,7 @@ SETTINGS: dict[str, Settings] = {
     "channels_last": Settings(False, True, (1, "NHWC")),
     "optimizer_impl": Settings("default", "foreach", ("loop", True)),
     "intra_op_threads": Settings(2, 1, (0, 1.0, "all")),
+    "ddp_bucket_cap_mb": Settings("unset", 50, (0, "big", 1.5, True), CPU, DDP_JOB),
+    "gradient_as_bucket_view": Settings(False, True, (1, "yes"), CPU, DDP_JOB),
+    "static_graph": Settings(False, True, (1, "on"), CPU, UNUSED_JOB),
 }

@@ -31,6 +31,9 @@ _KNOBS: dict[str, str] = {  # name -> class, in the module of the knob's name
     "channels_last": "ChannelsLast",
     "optimizer_impl": "OptimizerImpl",
     "intra_op_threads": "IntraOpThreads",
+    "ddp_bucket_cap_mb": "DdpBucketCapMb",
+    "gradient_as_bucket_view": "GradientAsBucketView",
+    "static_graph": "StaticGraph",
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from autotune_trials.agent.amp import AutocastRegion, LossScaler
 from autotune_trials.agent.entries import Entry
 from autotune_trials.agent.optimizers import OptimizerControl
+from autotune_trials.agent.replicas import Replicas
 
 
 class IgnoredLoader:
@@ -35,6 +36,7 @@ class LiveJobControl:
         self.non_blocking: bool | None = None
         self.lr_factor = 1.0
         self.own_fallback_random: bool | None = None  # inductor's setting while an entry is compiled by us
+        self.built = Replicas()
         self._entries: list[Entry] = []
         self._controls: dict[int, OptimizerControl] = {}  # by id, in the order they were built
         self._last_stepping: Any = lambda: None
@@ -64,6 +66,11 @@ class LiveJobControl:
     @property
     def optimizers(self) -> list[Any]:
         return [o for o in (c.optimizer for c in self.controls) if o is not None]
+
+    @property
+    def replicas(self) -> list[Any]:
+        """The job's DistributedDataParallel modules."""
+        return self.built.modules()
 
     def every_optimizer(self) -> list[Any]:
         """All that were built and still live."""

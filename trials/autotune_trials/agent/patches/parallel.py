@@ -19,9 +19,13 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
         @functools.wraps(original)  # Lightning and accelerate look at the signature
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
-            if patch.active:
+            if not patch.active:
+                return
+            try:
                 asked = signature.bind(self, *args, **kwargs).arguments
                 agent.live.built.add(self, {k: v for k, v in asked.items() if k not in ("self", "module")}, site())
+            except Exception:
+                agent.fail("DistributedDataParallel.__init__")
 
         return __init__
 

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 from autotune_spaces.facts import DdpFacts, JobFacts, LoaderFacts, Machine
-from autotune_trials import diagnose, ranks
+from autotune_trials import diagnose, ranks, standstill
 from autotune_trials.merge import mean_losses, merge_hellos, merge_records, merge_reports
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol import BlockReport, Hello, JobError, Pace, Record, SessionConfig, Window
@@ -137,8 +137,8 @@ SLEEPS = ["Thread 0x1 (most recent call first):", '  File "/home/u/train.py", li
 
 
 def test_of_ranks_that_stand_still_the_one_is_named_that_the_others_wait_for() -> None:
-    assert ranks.culprit({"rank 0": WAITS, "rank 1": SLEEPS}) == "rank 1"
-    assert ranks.culprit({"rank 0": WAITS, "rank 1": WAITS}) == "rank 0"
-    shown = ranks.stacks_in_words({"rank 0": WAITS, "rank 1": SLEEPS}, 30).splitlines()
+    assert standstill.culprit({"rank 0": WAITS, "rank 1": SLEEPS}) == "rank 1"
+    assert standstill.culprit({"rank 0": WAITS, "rank 1": WAITS}) == "rank 0"
+    shown = standstill.stacks_in_words({"rank 0": WAITS, "rank 1": SLEEPS}, 30).splitlines()
     assert shown[0] == "rank 1:" and "rank 0 (waits for others):" in shown
-    assert ranks.stacks_in_words({"rank 0": SLEEPS}, 2).splitlines() == SLEEPS[:2]
+    assert standstill.stacks_in_words({"rank 0": SLEEPS}, 2).splitlines() == SLEEPS[:2]

@@ -1,4 +1,4 @@
-"""What the ranks of one job say, put together: which error was the first, where all windows end, who keeps the others waiting.
+"""What the ranks of one job say, put together: which error was the first, and where all windows end.
 
 Pure functions of messages and text.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from autotune_trials.protocol import Extent, JobError, Pace, SessionConfig
 
@@ -18,7 +18,6 @@ PEER_GONE = re.compile(
     r"|Socket Timeout|Application timeout caused pair closure",
     re.IGNORECASE,
 )
-WAITING = re.compile(r"/torch/(?:distributed|autograd|nn/parallel|_ops)", re.IGNORECASE)
 
 
 def is_symptom(error: JobError) -> bool:
@@ -48,33 +47,3 @@ def common_extent(paces: Sequence[Pace], config: SessionConfig) -> Extent:
     if config.max_seconds:
         steps = min(steps, math.floor(config.max_seconds / iteration_s))
     return Extent(max(steps, *(p.iterations for p in paces), 1))
-
-
-def main_thread(text: str) -> list[str]:
-    """The main thread's lines in a dump of faulthandler, which writes it last."""
-    return text[max(0, text.rfind("hread 0x") - 1) :].splitlines()
-
-
-def waits_for_others(lines: Sequence[str]) -> bool:
-    """The innermost frame of a stack (most recent call first) is a collective call, or the backward that runs one."""
-    frames = [line for line in lines if re.match(r'\s*File "', line)]
-    return bool(frames) and bool(WAITING.search(frames[0]))
-
-
-def culprit(stacks: Mapping[str, Sequence[str]]) -> str:
-    """Of processes that all stand still, the one that the others wait for; the first if that cannot be told."""
-    busy = [who for who, lines in stacks.items() if lines and not waits_for_others(lines)]
-    return busy[0] if busy else next(iter(stacks))
-
-
-def stacks_in_words(stacks: Mapping[str, Sequence[str]], most_lines: int) -> str:
-    """The main thread of every process, the culprit's first; one alone without its name."""
-    if len(stacks) < 2:
-        return "\n".join(line for lines in stacks.values() for line in list(lines)[:most_lines])
-    first = culprit(stacks)
-    each = max(6, most_lines // len(stacks))
-    parts = []
-    for who in sorted(stacks, key=lambda who: who != first):
-        doing = " (waits for others)" if waits_for_others(stacks[who]) else ""
-        parts.append("\n".join([f"{who}{doing}:", *list(stacks[who])[:each]]))
-    return "\n".join(parts)

@@ -33,8 +33,7 @@ from types import TracebackType
 from typing import Any
 
 from autotune_spaces.codec import encode
-from autotune_trials import diagnose, ranks, warden
-from autotune_trials.agent.stacks import STACKS_SIGNAL
+from autotune_trials import diagnose, ranks, standstill, warden
 from autotune_trials.connection import Connection
 from autotune_trials.merge import merge_hellos, merge_records, merge_reports
 from autotune_trials.paths import SessionPaths, publish
@@ -390,31 +389,18 @@ class Session:
 
     def _hang(self, silent_s: float, what: str = "") -> SessionFailed:
         stacks = self._save_stacks()
-        lines = stacks[ranks.culprit(stacks)] if stacks else []
+        lines = stacks[standstill.culprit(stacks)] if stacks else []
         what = what or f"no sign of progress for {silent_s:.0f} s"
-        if len(stacks) > 1 and not ranks.waits_for_others(lines):
-            what += f", and {ranks.culprit(stacks)} is what the others wait for"
+        if len(stacks) > 1 and not standstill.waits_for_others(lines):
+            what += f", and {standstill.culprit(stacks)} is what the others wait for"
         where = diagnose.user_line(reversed(lines), self.workdir)  # such dumps have the most recent call first
         return self._failure(
             "hang", f"{what}; the stacks of its threads are in {self.paths.root}/stacks-*.txt",
-            log_tail=ranks.stacks_in_words(stacks, diagnose.TAIL_LINES) or diagnose.log_tail(self.paths), where=where,
+            log_tail=standstill.stacks_in_words(stacks, diagnose.TAIL_LINES) or diagnose.log_tail(self.paths), where=where,
         )  # fmt: skip
 
     def _save_stacks(self) -> dict[str, list[str]]:
-        """Have every Python process of the session write its stacks; returns the main thread of every rank, by its name.
-
-        Before any rank is known, that of every process, the youngest first: a launcher is older than what it starts.
-        """
-        pids = {p for p in diagnose.crumbs_of(self.paths).get("python", ()) if warden.mark_of(p) == self.mark}
-        pids = {p for p in pids if warden.alive(p) and self.paths.stacks(p).exists()}  # else the signal would kill it
-        warden.send(pids, STACKS_SIGNAL)
-        deadline = time.monotonic() + 1.0
-        while time.monotonic() < deadline and any(not self.paths.stacks(p).stat().st_size for p in pids):
-            time.sleep(0.02)
-        time.sleep(0.05 if pids else 0.0)
-        known = {f"rank {n}": c.hello.pid for n, c in sorted(self._ranks.items()) if c.hello is not None and c.hello.pid in pids}
-        named = known or {f"process {p}": p for p in sorted(pids, reverse=True)}
-        return {who: ranks.main_thread(diagnose.read_tail(self.paths.stacks(pid))) for who, pid in named.items()}
+        return standstill.save_stacks(self.paths, self.mark, {n: c.hello.pid for n, c in self._ranks.items() if c.hello is not None})
 
     def _cpu_s(self) -> float:
         """CPU seconds the living processes of the session have used."""

@@ -84,6 +84,7 @@ _EXAMPLES: dict[str, tuple[Value, ...]] = {
     "compile_mode": ("default",),
     "optimizer_impl": ("fused",),
     "intra_op_threads": (4,),
+    "ddp_bucket_cap_mb": (50,),
 }
 
 

@@ -37,9 +37,15 @@ class LastWords:
 
     def tell(self, error: BaseException, kind: str, surviving: bool) -> None:
         """``surviving``: the error is still on its way through the job's code, whose frames are not in its traceback."""
-        if isinstance(error, Exception) and id(error) not in self._said and world_size(self._agent.torch) > 1:
+        if isinstance(error, Exception) and id(error) not in self._said and self._is_rank():
             self._said.add(id(error))
             self._send(kind, in_words(error, surviving))
+
+    def _is_rank(self) -> bool:
+        """This process trains with others; what a rank starts beside it has its variables too, and may fail as it likes."""
+        torch, distributed = self._agent.torch, self._agent.torch.distributed
+        joined = distributed.is_available() and distributed.is_initialized()
+        return world_size(torch) > 1 and (joined or self._agent.backwards > 0)
 
     def _send(self, kind: str, text: str) -> None:
         agent = self._agent

@@ -47,7 +47,7 @@ def main():
     sampler = DistributedSampler(data)
     loader = DataLoader(data, batch_size={batch}, sampler=sampler)
     model = nn.parallel.DistributedDataParallel(Model(), {ddp})
-    sys.stdout.write(f"built {{rank}} {{model.bucket_bytes_cap}} {{model.gradient_as_bucket_view}} {{model.static_graph}}\n")
+    sys.stdout.write(f"built {{rank}} {{model.bucket_bytes_cap}} {{model.gradient_as_bucket_view}} {{model.static_graph}}\\n")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     seen, loss_of_step = 0, 0.0
     for epoch in range({epochs}):

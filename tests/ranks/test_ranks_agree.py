@@ -122,6 +122,13 @@ def test_interleaved_tracebacks_are_told_apart_and_the_cause_is_shown() -> None:
     assert not any("loss.backward" in line for line in lines)
 
 
+def test_a_program_that_cannot_be_read_is_not_hidden_by_its_launcher() -> None:
+    broken = '  File "/home/u/train.py", line 3\n    x = (\n        ^\nSyntaxError: \'(\' was never closed\n'
+    dump = 'Current thread 0x1 (most recent call first):\n  File "/v/lib.py", line 5 in wait\n\nExtension modules: numpy\n'
+    lines = diagnose.last_traceback(dump + broken + INTERLEAVED[INTERLEAVED.index("E1120") :])
+    assert lines[-1] == "SyntaxError: '(' was never closed" and diagnose.user_line(lines, Path("/home/u")) == "train.py:3"
+
+
 def test_a_rank_lost_without_a_word_is_named(tmp_path: Path) -> None:
     paths = SessionPaths(tmp_path)
     paths.stderr.write_text(LOST)

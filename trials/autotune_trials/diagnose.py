@@ -34,6 +34,7 @@ MARKING = (
     "    autotune.step(loss=loss, samples=len(batch))   # once an iteration, after the update"
 )
 LAUNCHER_ERRORS = ("ChildFailedError", "CalledProcessError", "SignalException", "ProcessRaisedException")
+SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 DETACHING = {"sudo", "su", "docker", "podman", "apptainer", "singularity", "ssh", "kubectl", "srun", "sbatch"}
 
 
@@ -85,6 +86,10 @@ def last_traceback(text: str) -> list[str]:
             block.append(line)
             if line and not line[0].isspace():  # "ValueError: …" closes it
                 open_[rank] = None
+        elif re.match(r'\s+File "', line):  # a SyntaxError has no frames, and no first line
+            open_[rank] = block = [line]
+            blocks.append(block)
+    blocks = [b for b in blocks if "Traceback" in b[0] or b[-1].startswith(SYNTAX_ERRORS)]
     said = [b for b in blocks if not any(word in b[-1] for word in LAUNCHER_ERRORS)]
     telling = [b for b in said if not PEER_GONE.search(b[-1])]
     return (telling or said or blocks or [[]])[-1]

@@ -161,10 +161,13 @@ def test_ranks_end_their_window_together_when_time_is_asked_for(start: Start) ->
 @pytest.mark.slow
 def test_uneven_last_batches_are_counted_as_they_are(start: Start) -> None:
     """101 samples: the sampler gives each rank 51, which is 6 batches of 8 and one of 3; at 16 it is 3 and one of 3."""
+    key = ""
     for size, last in ((8, 3), (16, 3)):
-        config = SessionConfig("fixed", "", steps=20, knobs=(KnobChoice("batch_size", size),) if size != 8 else ())
+        config = SessionConfig("fixed", "", steps=20, loader_key=key, knobs=(KnobChoice("batch_size", size),) if size != 8 else ())
         session = start(job={"samples": 101}, config=config)
-        session.wait_hello()
+        loader = session.wait_hello().job.loader
+        assert loader is not None and loader.rank_samples == (51, 51)
+        key = loader.key
         record = session.wait_record()
         session.close()
         epoch = -(-51 // size)
@@ -213,6 +216,8 @@ def test_fully_sharded_parameters(start: Start) -> None:
     record = session.wait_record()
     assert record.window.samples == (16.0,) * 20
     assert list(record.losses) == pytest.approx([s.mean_loss for s in steps_of(log(session.paths.root))][:20], rel=1e-5)
+    assert len(record.gradient_norms) == len(record.update_norms) == 8 and all(n > 0 for n in record.gradient_norms + record.update_norms)
+    assert len(record.gradient_sketch) == 1024 and "probe" not in record.notes
     session.close()
     live = start(FSDP)
     live.wait_hello()

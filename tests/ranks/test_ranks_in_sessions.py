@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -175,6 +176,52 @@ def test_uneven_last_batches_are_counted_as_they_are(start: Start) -> None:
         assert record.window.epoch_iterations == epoch
         assert list(record.window.samples) == [float(n) for n in total_samples(log(session.paths.root))][:20]
         assert list(record.losses) == pytest.approx([s.mean_loss for s in steps_of(log(session.paths.root))][:20], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_knob_that_one_rank_alone_cannot_set_keeps_nobody_waiting(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 gives the block up and waits for the next plan; rank 0 waits for rank 1 in its all-reduce."""
+    monkeypatch.setattr("autotune_trials.session.STRAY_S", 2.0)
+    session = start(job={"before": "if n == 1 and rank == 1: torch.set_num_threads = None"})
+    session.wait_hello()
+    failure, took_s = failure_of(session.run_plan, [block("c", iterations=500, intra_op_threads=2)])
+    assert failure.kind == "crash" and "rank 1 gave up what the other ranks went on with" in failure.detail
+    assert "intra_op_threads" in failure.detail or "NoneType" in failure.detail
+    assert took_s < QUICK_S
+
+
+SPAWN = """
+import os, sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+def work(rank):
+    dist.init_process_group("gloo", init_method="file://" + os.path.abspath("store"), rank=rank, world_size=2)
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
+    loader = torch.utils.data.DataLoader(data, batch_size=4, sampler=torch.utils.data.DistributedSampler(data))
+    n = 0
+    while True:
+        for x, y in loader:
+            if n == 60 and rank == 1:
+                raise KeyError("spawned and lost")
+            optimizer.zero_grad()
+            (model(x) - y).square().mean().backward()
+            optimizer.step()
+            n += 1
+if __name__ == "__main__":
+    mp.spawn(work, nprocs=2)
+"""
+
+
+@pytest.mark.slow
+def test_ranks_that_the_program_spawns_itself(start: Start) -> None:
+    session = start(SPAWN, argv=[sys.executable, "train.py"])
+    assert session.wait_hello().job.world_size == 2
+    [report] = session.run_plan([block("own")])
+    assert report.window.samples == (8.0,) * 10
+    failure, took_s = failure_of(session.run_plan, [block("b", iterations=1000)])
+    assert failure.kind == "crash" and "spawned and lost" in failure.detail and failure.where == line_of(session, "spawned and lost")
+    assert took_s < QUICK_S
 
 
 FSDP = """

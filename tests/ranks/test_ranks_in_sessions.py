@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ddp_job import log, steps_of, total_samples
+from ddp_job import built, log, steps_of, total_samples
 
+from autotune_spaces.knobs import get
 from autotune_trials.protocol import Block, KnobChoice, SessionConfig
 from autotune_trials.session import Session, SessionFailed
 
@@ -188,6 +189,37 @@ def test_a_knob_that_one_rank_alone_cannot_set_keeps_nobody_waiting(start: Start
     assert failure.kind == "crash" and "rank 1 gave up what the other ranks went on with" in failure.detail
     assert "intra_op_threads" in failure.detail or "NoneType" in failure.detail
     assert took_s < QUICK_S
+
+
+ALWAYS_UNUSED = "return self.net[4](self.net[0](x).relu())"
+SOMETIMES_UNUSED = "self.n = getattr(self, 'n', 0) + 1; return self.net(x) if self.n % 2 else self.net[4](self.net[0](x).relu())"
+
+
+@pytest.mark.slow
+def test_a_graph_that_changes_is_told_from_one_that_does_not(start: Start) -> None:
+    for forward, static in ((SOMETIMES_UNUSED, False), (ALWAYS_UNUSED, True)):
+        session = start(job={"forward": forward, "ddp": "find_unused_parameters=True"})
+        [facts] = session.wait_hello().job.ddp
+        assert facts.find_unused_parameters and facts.seen_static is static
+        session.close()
+
+
+@pytest.mark.slow
+def test_the_arguments_of_distributed_data_parallel_leave_the_losses_as_they_were(start: Start) -> None:
+    losses = []
+    for chosen in ({}, {"ddp_bucket_cap_mb": 1, "gradient_as_bucket_view": True, "static_graph": True}):
+        overrides = {name: text for knob, value in chosen.items() for name, text in get(knob).environment(value).items()}
+        config = SessionConfig("fixed", "", steps=40, seed=0, process_knobs=tuple(KnobChoice(k, v) for k, v in chosen.items()))
+        session = start(job={"forward": ALWAYS_UNUSED, "ddp": "find_unused_parameters=True"}, config=config, overrides=overrides)
+        [facts] = session.wait_hello().job.ddp
+        assert (facts.bucket_cap_mb, facts.gradient_as_bucket_view, facts.static_graph) == (None, False, False)  # what the job asked for
+        record = session.wait_record()
+        assert record.no_effect == {} and record.notes["ranks"] == 2
+        cap = 1 if chosen else 25
+        assert built(log(session.paths.root)) == dict.fromkeys((0, 1), f"{cap * 2**20} {bool(chosen)} {bool(chosen)}")
+        losses.append(record.losses)
+        session.close()
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 SPAWN = """

@@ -71,6 +71,24 @@ args = TrainingArguments(
 )
 Trainer(model=Model(), args=args, train_dataset=Data()).train()
 """
+LIGHTNING = """
+import torch, lightning
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(32, 600), torch.nn.ReLU(), torch.nn.Linear(600, 600), torch.nn.ReLU(), torch.nn.Linear(600, 1))
+    def training_step(self, batch, index):
+        x, y = batch
+        return (self.net(x).float() - y).square().mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+if __name__ == "__main__":
+    x = torch.randn(512, 32, generator=torch.Generator().manual_seed(1))
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True).sin()), batch_size=8, shuffle=True)
+    strategy = lightning.pytorch.strategies.DDPStrategy(bucket_cap_mb=80)
+    quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    lightning.Trainer(accelerator="cpu", devices=2, strategy=strategy, max_epochs=-1, **quiet).fit(Model(), loader)
+"""
 
 
 def accelerate() -> list[str]:
@@ -81,6 +99,16 @@ def accelerate() -> list[str]:
 
 def trainer() -> list[str]:
     return [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py", "{trial_dir}"]
+
+
+def lightning() -> list[str]:
+    """Lightning's first rank is the command itself; it starts the others."""
+    return [PYTHON, "train.py"]
+
+
+EVERY = pytest.mark.parametrize(
+    ("argv", "program"), [(accelerate, ACCELERATE), (trainer, TRAINER), (lightning, LIGHTNING)], ids=["accelerate", "transformers", "lightning"]
+)
 
 
 @pytest.fixture
@@ -112,7 +140,7 @@ def printed(session: Session, rank: int) -> list[tuple[int, float]]:
     return [(int(size), float(loss)) for _, _, size, loss in lines]
 
 
-@pytest.mark.parametrize(("argv", "program"), [(accelerate, ACCELERATE), (trainer, TRAINER)], ids=["accelerate", "transformers"])
+@EVERY
 def test_ranks_that_a_library_starts_switch_together(start: Callable[..., Session], argv: Callable[[], list[str]], program: str) -> None:
     session = start(argv(), program, SessionConfig("live", ""))
     hello = session.wait_hello()
@@ -124,7 +152,7 @@ def test_ranks_that_a_library_starts_switch_together(start: Callable[..., Sessio
     assert all(not r.error and not r.no_effect and r.notes["ranks"] == 2 for r in reports)
 
 
-@pytest.mark.parametrize(("argv", "program"), [(accelerate, ACCELERATE), (trainer, TRAINER)], ids=["accelerate", "transformers"])
+@EVERY
 def test_constructor_arguments_reach_what_a_library_builds(start: Callable[..., Session], argv: Callable[[], list[str]], program: str) -> None:
     chosen = {"ddp_bucket_cap_mb": 1, "gradient_as_bucket_view": True}
     config = SessionConfig("fixed", "", steps=30, seed=0, process_knobs=tuple(KnobChoice(k, v) for k, v in chosen.items()))

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from autotune_spaces.sites import JobSites
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -118,3 +120,4 @@ class JobFacts:
     sharded: bool = False  # its parameters are sharded over the ranks (FSDP)
     own_settings: dict[str, str] = field(default_factory=dict)  # further calls the job makes itself, e.g. {"set_num_threads": "train.py:9"}
     surveys: Mapping[str, Any] = field(default_factory=dict)  # knob -> what its survey() found; filled in by the tuner
+    sites: JobSites = JobSites()  # where in the source all this stands

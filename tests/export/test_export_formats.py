@@ -35,6 +35,7 @@ EVERY = {  # a value of every knob that is not the default
     "cpu_affinity": "physical", "malloc": "jemalloc", "cuda_alloc_conf": "expandable_segments:True", "gc": "freeze", "data_staging": "shm",
     "ddp_bucket_cap_mb": 50, "gradient_as_bucket_view": True, "static_graph": True,
 }  # fmt: skip
+ANYWHERE = [name for name in FORMATS if name != "diff"]  # diff needs the job's source, see test_patch_diff.py
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
 
 
@@ -63,6 +64,12 @@ def run(script: str, tmp_path: Path, *arguments: str, stdin: str = "", **more: s
 
 def test_every_knob_is_covered() -> None:
     assert set(EVERY) == set(names()), "a new knob needs a value here"
+
+
+def test_every_format_is_described() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "exporting.md").read_text()
+    for form in FORMATS.values():
+        assert f"| `{form.name}` | " in page, f"{form.name} is missing in docs/exporting.md"
 
 
 AWKWARD = ("a b", "it's", '"', "$HOME", "`id`", "*", "", "--x", "{y}", "${z}", "TUNED_YAML")
@@ -109,7 +116,7 @@ def test_secrets_are_asked_for(folder: Path, tmp_path: Path) -> None:
         assert json.loads(there.stdout)["argv"][0] == "--api-key=q1 w2'$x"
 
 
-@pytest.mark.parametrize("name", list(FORMATS))
+@pytest.mark.parametrize("name", ANYWHERE)
 def test_every_format_takes_every_knob(folder: Path, name: str) -> None:
     knobs = {n: TunedKnob(v, None, Interval(1.1, 1.0, 1.2)) for n, v in EVERY.items()}
     text = FORMATS[name].write(tuned(folder, {**knobs, **VIA}, provenance=Provenance(job_device="cuda", loader_key="train.py:9#0")))
@@ -117,11 +124,11 @@ def test_every_format_takes_every_knob(folder: Path, name: str) -> None:
         assert knob in text, f"{knob} is neither set nor mentioned"
     if name == "python":
         compile(text, "tuned", "exec")
-    elif name != "yaml":
+    elif FORMATS[name].executable:
         subprocess.run(["sh", "-n"], input=text, text=True, check=True)
 
 
-@pytest.mark.parametrize("name", list(FORMATS))
+@pytest.mark.parametrize("name", ANYWHERE)
 def test_nothing_to_change_works_too(folder: Path, tmp_path: Path, name: str) -> None:
     text = FORMATS[name].write(tuned(folder, {}))
     if name == "shell":
@@ -130,7 +137,7 @@ def test_nothing_to_change_works_too(folder: Path, tmp_path: Path, name: str) ->
         compile(text, "tuned", "exec")
 
 
-@pytest.mark.parametrize("name", ["shell", "torchrun", "accelerate", "python"])
+@pytest.mark.parametrize("name", ["shell", "torchrun", "accelerate", "sbatch", "k8s", "python"])
 def test_a_name_with_a_line_break_is_no_command(folder: Path, name: str) -> None:
     text = FORMATS[name].write(tuned(folder, VIA))
     assert not any(line.startswith("; rm") for line in text.splitlines())

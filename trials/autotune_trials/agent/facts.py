@@ -67,6 +67,7 @@ def job_facts(agent: Any) -> JobFacts:
         ddp=live.built.facts(),
         sharded=any(_is_sharded(m) for e in live.entries for m in e.module.modules()),
         own_settings={**own_settings(live), **agent.own_settings, **_own_channels_last(live)},
+        sites=agent.sites.facts(agent),
     )
 
 

@@ -14,6 +14,7 @@ Whatever goes wrong in here ends the agent and not the job: :meth:`Agent.fail`.
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +45,7 @@ from autotune_trials.agent.patches import (
 )
 from autotune_trials.agent.probe import GradientSketch, NormProbe
 from autotune_trials.agent.recording import RecordMode
+from autotune_trials.agent.sites import SiteRecorder
 from autotune_trials.measure.clock import (
     AWAY,
     BACKWARD,
@@ -94,6 +96,7 @@ class Agent:
         self.probe = NormProbe(torch, config.probe_steps if config.mode == "fixed" else 0)
         self.sketch = GradientSketch(torch, wanted=self.probe.left > 0)
         self.loader_hooks: Any = None
+        self.sites = SiteRecorder(torch, wanted=config.mode == "live")
         self.holds_knobs = config.mode != "live"
         # what the job was seen doing
         self.iterations = 0
@@ -160,8 +163,6 @@ class Agent:
             self.fail("install")
 
     def _install_loader(self) -> None:
-        import sys
-
         from autotune_trials.agent import loader
 
         data = sys.modules["torch.utils.data.dataloader"]  # imported by torch itself since 1.x
@@ -169,8 +170,6 @@ class Agent:
         self.patches.on_restore(self.loader_hooks.uninstall)
 
     def _install_hooks(self) -> None:
-        import sys
-
         marking.receiver = self
         self.patches.on_restore(lambda: setattr(marking, "receiver", None))
         previous = sys.excepthook
@@ -223,6 +222,10 @@ class Agent:
             log.write_exception(f"{where}, reporting")
 
     # ------------------------------------------------------------------ the data side (called by the loader part)
+
+    def on_loader(self, built: Any, frame: Any) -> None:
+        """A DataLoader has been built, called from ``frame``."""
+        self.sites.on_loader(built, frame)
 
     def on_batch_start(self, loader: Any) -> None:
         if self.stopped:
@@ -405,6 +408,8 @@ class Agent:
                     self._begin()
             if create_graph:
                 self.double_backward = True
+            if self.sites.open:
+                self.sites.on_backward(sys._getframe(1))
             clock, live = self.clock, self.live
             if clock.phase == OTHER and not self._training_called and not self._batches:
                 clock.relabel(FORWARD)  # a job without loader and modules: all before backward is its forward
@@ -449,6 +454,7 @@ class Agent:
         """An optimizer has been built, called from ``frame``."""
         if not self.stopped:
             self.live.control(built).spot = construction_spot(built, frame)
+            self.sites.on_optimizer(built, frame)
 
     def before_step(self, stepping: Any, args: Any, kwargs: Any) -> Any:
         """Returns changed (args, kwargs), or None."""
@@ -461,6 +467,8 @@ class Agent:
                 live.autocast.leave()
             if live.note_stepping(stepping):
                 self.hold_knobs(final=True)
+            if self.sites.open:
+                self.sites.on_step(sys._getframe(1))
             if live.lr_factor != 1.0:
                 live.control(stepping).scale_lr(live.lr_factor)
             self.clock.switch(OPTIMIZER)
@@ -586,8 +594,6 @@ class Agent:
 
     def own_nothing_compiled(self) -> bool:
         """torch.compile was called (by a library, when it was imported), yet nothing of the job runs compiled."""
-        import sys
-
         utils = sys.modules.get("torch._dynamo.utils")
         return not self.own_compile and not self.live.entries and (utils is None or not utils.counters["stats"]["unique_graphs"])
 

@@ -33,6 +33,7 @@ EVERY = {  # a value of every knob that is not the default
     "batch_size": 64, "amp_dtype": "float16", "matmul_precision": "high", "cudnn_benchmark": True, "cudnn_benchmark_limit": 0,
     "cudnn_workspace_mib": 512, "compile_mode": "max-autotune", "channels_last": True, "optimizer_impl": "fused", "intra_op_threads": 2,
     "cpu_affinity": "physical", "malloc": "jemalloc", "cuda_alloc_conf": "expandable_segments:True", "gc": "freeze", "data_staging": "shm",
+    "ddp_bucket_cap_mb": 50, "gradient_as_bucket_view": True, "static_graph": True,
 }  # fmt: skip
 ANYWHERE = [name for name in FORMATS if name != "diff"]  # diff needs the job's source, see test_patch_diff.py
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
@@ -221,6 +222,14 @@ def test_python_has_one_loader_line(folder: Path) -> None:
     text = FORMATS["python"].write(tuned(folder, knobs, provenance=Provenance(loader_key="train.py:9#0")))
     assert "loader = DataLoader(..., num_workers=2, prefetch_factor=4, pin_memory=True)  # train.py:9#0" in text
     assert text.index("import os") < text.index("loader =")
+
+
+def test_python_has_one_line_that_wraps_the_model(folder: Path) -> None:
+    knobs = {n: TunedKnob(EVERY[n]) for n in ("gradient_as_bucket_view", "num_workers", "ddp_bucket_cap_mb")}
+    text = FORMATS["python"].write(tuned(folder, knobs))
+    assert text.count("model = DistributedDataParallel(") == 1
+    assert "model = DistributedDataParallel(..., gradient_as_bucket_view=True, bucket_cap_mb=50)" in text
+    compile(text, "snippet", "exec")
 
 
 def test_snippets_are_valid_python() -> None:

@@ -111,7 +111,18 @@ def describe(data: Any, loader: Any, key: str, site: str, size: int | None, aske
         custom_batch_sampler=loader.batch_sampler is not None and not rebatches(data, loader),
         in_order=own.in_order,
         worker_sharding=sharding,
+        rank_samples=_sampled(data, loader),
     )
+
+
+def _sampled(data: Any, loader: Any) -> tuple[int, ...]:
+    """(samples an epoch of this process's own sampler,); () where that cannot be told."""
+    if not rebatches(data, loader) or is_iterable(data, loader):
+        return ()
+    try:
+        return (len(loader.batch_sampler.sampler),)
+    except Exception:  # a sampler without len()
+        return ()
 
 
 def construction_spot(built: Any, frame: FrameType | None) -> tuple[CodeType, int] | None:

@@ -27,11 +27,22 @@ from autotune_trials.agent.blocks import LiveMode
 from autotune_trials.agent.channel import Channel
 from autotune_trials.agent.entries import is_out_of_memory
 from autotune_trials.agent.facts import loss_module, rank
+from autotune_trials.agent.last_words import LastWords
 from autotune_trials.agent.live import LiveJobControl
 from autotune_trials.agent.loader_facts import construction_spot
 from autotune_trials.agent.loss import LossMeter
 from autotune_trials.agent.modes import Mode
-from autotune_trials.agent.patches import PatchSet, backward, compiling, modules, optimizer, seeds, settings, transfer
+from autotune_trials.agent.patches import (
+    PatchSet,
+    backward,
+    compiling,
+    modules,
+    optimizer,
+    parallel,
+    seeds,
+    settings,
+    transfer,
+)
 from autotune_trials.agent.probe import GradientSketch, NormProbe
 from autotune_trials.agent.recording import RecordMode
 from autotune_trials.agent.sites import SiteRecorder
@@ -78,6 +89,7 @@ class Agent:
         self.stopped = False
         self.patches = PatchSet()
         self.channel = Channel(config.socket)
+        self.last_words = LastWords(self)
         self.live = LiveJobControl(torch, self, config.loss_scale)
         self.clock: PhaseClock = PhaseClock()
         self.loss = LossMeter(torch)
@@ -138,12 +150,14 @@ class Agent:
             optimizer.install(self.patches, self.torch, self)
             compiling.install(self.patches, self.torch, self)
             settings.install(self.patches, self.torch, self)
+            parallel.install(self.patches, self.torch, self)
             self._watch_modules(True)
             self._install_loader()
             self._install_hooks()
             if self.config.nvtx and self.config.mode != "launch":
                 self.clock.ranges = nvtx_ranges()
             self.mode.start()
+            self.last_words.tell_restart()
             self.hold_knobs(final=False)
         except Exception:
             self.fail("install")
@@ -667,12 +681,15 @@ class Agent:
         """An exception passes through code of the job that we wrap; it is raised again by the caller."""
         if not self.stopped and isinstance(error, Exception) and is_out_of_memory(error):
             self.note_out_of_memory(error)
+            self.last_words.tell(error, "oom", surviving=True)
 
     def on_uncaught(self, error: BaseException) -> None:
         """The job is about to die of ``error``."""
         try:
-            if is_out_of_memory(error):
+            lost = is_out_of_memory(error)
+            if lost:
                 self.note_out_of_memory(error)
+            self.last_words.tell(error, "oom" if lost else "crash", surviving=False)
             self.mode.on_crash()
         except Exception:
             log.write_exception("excepthook")

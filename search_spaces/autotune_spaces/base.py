@@ -126,6 +126,13 @@ class LiveJob(Protocol):
     def set_lr_factor(self, factor: float) -> None:
         """Multiply every learning rate, now and whatever a scheduler sets later, by ``factor``."""
 
+    def set_micro_batch(self, size: int | None) -> None:
+        """Have the model compute at most ``size`` samples at once, and as many where the job accumulates gradients, the
+        job's batches and steps untouched; None leaves its own calls alone. Called between two optimizer steps."""
+
+    def micro_batch_effect(self) -> str | None:
+        """Why :meth:`set_micro_batch` changed nothing since it was called, or None."""
+
     def set_optimizer_impl(self, implementation: str | None) -> None:
         """"for-loop", "foreach" or "fused"; None is the job's own. Moves step counters where each expects them."""
 
@@ -204,6 +211,10 @@ class Knob(ABC):
     def effect(self, live: LiveJob, value: Value) -> str | None:
         """After some iterations with ``value``: why it had no effect, or None if it took hold (or cannot tell)."""
         return None
+
+    def useless_with(self, value: Value, values: Sequence[Value], default: Value) -> Sequence[Value]:
+        """Which of ``values`` can have no effect either, once ``value`` has had none."""
+        return (value,)
 
     def environment(self, value: Value) -> dict[str, str]:
         """Environment variables that set ``value``. Process knobs implement this."""

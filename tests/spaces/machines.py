@@ -24,6 +24,7 @@ ADAM = OptimizerFacts("AdamW", "default", ("for-loop", "foreach", "fused"), (1e-
 CONV = ModelFacts("Net", 50_000, convolutions=3, batch_norms=2)
 MLP = ModelFacts("Mlp", 50_000, convolutions=0)
 JOB = JobFacts(pid=1, device="cpu", loader=LOADER, optimizers=(ADAM,), models=(CONV,), intra_op_threads=6)
+PLAIN_JOB = dataclasses.replace(JOB, models=(MLP,), samples_per_step=32.0)
 CUDA_JOB = dataclasses.replace(JOB, device="cuda")
 
 

@@ -116,9 +116,16 @@ def _model(module: Any) -> ModelFacts:
         name=type(shown).__name__,
         parameters=sum(p.numel() for p in module.parameters()),
         convolutions=sum(k.startswith(("Conv2d", "Conv3d", "ConvTranspose2d", "ConvTranspose3d")) for k in kinds),
-        dropouts=sum("Dropout" in k for k in kinds),
+        dropouts=sum(_draws(m) for m in module.modules()),
         batch_norms=sum("BatchNorm" in k for k in kinds),
     )
+
+
+def _draws(module: Any) -> bool:
+    """A dropout layer that drops something: with a chance of 0, as many configurations have it, it draws nothing."""
+    chance = getattr(module, "p", getattr(module, "drop_prob", None))
+    drops = any(word in type(module).__name__ for word in ("Dropout", "DropPath", "StochasticDepth"))
+    return drops and not (isinstance(chance, (int, float)) and chance == 0)
 
 
 def _settings(optimizer: Any) -> dict[str, Any]:

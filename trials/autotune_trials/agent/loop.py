@@ -243,6 +243,8 @@ class Agent:
         if hooks.own_s:
             clock.last_s, wait_s, hooks.own_s = clock.last_s + hooks.own_s, max(0.0, wait_s - hooks.own_s), 0.0
         self._batches.append((loader, samples, wait_s, turnover_s))
+        if self.live.micro is not None:
+            self.live.micro.on_batch(loader, batch)
         if clock.phase == AWAY and self._is_other(loader) and not self._usual(self._other_share):
             return
         if turnover_s is not None:
@@ -415,6 +417,8 @@ class Agent:
     def after_backward(self) -> None:
         if self.stopped:
             return
+        if self.live.micro is not None:
+            self.live.micro.after_backward()  # not below: what this raises is the job's
         try:
             if self.live.scaler is not None:
                 self.live.scaler.after_backward(self.live.every_optimizer())
@@ -441,6 +445,8 @@ class Agent:
         if self.stopped:
             return None
         self.in_step = True
+        if self.live.micro is not None:
+            self.live.micro.before_step()
         try:
             live = self.live
             if live.autocast.inside:

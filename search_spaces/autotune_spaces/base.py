@@ -227,6 +227,10 @@ class Knob(ABC):
         """The job's command line with ``value`` set. ``via:`` knobs implement this."""
         return list(argv)
 
+    def remark(self, value: Value, own: Value) -> str:
+        """What someone who adopts ``value`` instead of ``own`` should look at in their job, one sentence; "" for nothing."""
+        return ""
+
     def snippet(self, value: Value) -> str:
         """The Python a user would write in their own source to get this; "" if there is none."""
         return ""

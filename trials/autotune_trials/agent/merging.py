@@ -62,7 +62,7 @@ class Merging:
     def __init__(self, torch: Any, agent: Any, micro: Any) -> None:
         self._torch, self._agent, self._micro = torch, agent, micro
         self._reasons: Counter[str] = Counter()  # what kept calls from being merged, and how often
-        self._calls = 0  # since the last step
+        self.calls = 0  # of the model, since the last step
         self._backwards = agent.backwards  # of the job's, until the last step
         self._steps: deque[int] = deque(maxlen=STEPS_KEPT)  # calls in each of the last steps
         self._recent: deque[Handed] = deque(maxlen=RECENT)
@@ -85,7 +85,6 @@ class Merging:
 
     def run(self, entry: Any, call: Call, rows: int) -> Any:
         """The result of ``call``: a slice of the group's, or a pass of its own."""
-        self._calls += 1
         if self._group is not None:
             if self._is_next(call):
                 return self._group.hand_out()
@@ -133,7 +132,7 @@ class Merging:
 
     def _left_in_step(self) -> int:
         """Batches of this step that are still to come, the present one among them."""
-        return min(self._steps) - self._calls + 1 if len(self._steps) >= STEPS_SEEN else 0
+        return min(self._steps) - self.calls + 1 if len(self._steps) >= STEPS_SEEN else 0
 
     def _length(self, call: Call, places: list[Place | None]) -> int:
         leaves = leaves_of(call)
@@ -233,10 +232,10 @@ class Merging:
         if any(group.came_late() for group in self._finished):
             self._fail("backward ran more than once on one result of the model")
         self._finished.clear()
-        if self._calls:
-            once = self._agent.backwards - self._backwards == self._calls  # a second one on a batch would find its pass gone
-            self._steps.append(self._calls if once else 0)
-        self._calls, self._backwards = 0, self._agent.backwards
+        if self.calls:
+            once = self._agent.backwards - self._backwards == self.calls  # a second one on a batch would find its pass gone
+            self._steps.append(self.calls if once else 0)
+        self.calls, self._backwards = 0, self._agent.backwards
 
     def abandon(self) -> None:
         """Dissolve the group: what has come back so far goes through the model now, what comes later will then."""

@@ -39,6 +39,7 @@ class MicroBatch:
     def run(self, entry: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What ``entry`` returns for this call. Raises what the model raises."""
         self._calls += 1
+        self.merging.calls += 1
         try:
             return self._run(entry, (args, kwargs))
         except Exception:

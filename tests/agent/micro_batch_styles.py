@@ -5,6 +5,7 @@ Run by test_agent_microbatch.py in a process of its own, because the agent patch
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -201,6 +202,25 @@ def stepping_early(job: Job) -> None:
             seen = 0
 
 
+def wrapped(job: Job) -> None:
+    """DistributedDataParallel of one process; the gradients are exchanged once a step."""
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/rendezvous", rank=0, world_size=1)
+    net = nn.parallel.DistributedDataParallel(job.net)
+    for i, x, y in job.batches():
+        last = (i + 1) % 4 == 0
+        with contextlib.nullcontext() if last else net.no_sync():
+            job.backward(cross_entropy(net(x), y) / 4)
+        if last:
+            job.step()
+
+
+def wrapped_plainly(job: Job) -> None:
+    """The same with an exchange after every batch."""
+    net = nn.parallel.DistributedDataParallel(job.net)
+    accumulating(job, lambda job, x: net(x))
+
+
 def left_early(job: Job) -> None:
     """The agent steps aside in the middle of a group, between forward and backward."""
     def call(job: Job, x: Any) -> Any:
@@ -224,6 +244,9 @@ STYLES: dict[str, tuple[Callable[[Job], None], int, dict[str, Any]]] = {  # name
     "outputs changed in place": (in_place_on_outputs, 32, {}),
     "by name": (by_name, 32, {}),
     "views": (views, 32, {}),
+    "wrapped": (wrapped, 32, {}),
+    "wrapped split": (wrapped, 4, {}),
+    "wrapped, exchanging": (wrapped_plainly, 32, {}),
     "penalty": (penalty, 32, {}),
     "contrastive": (contrastive, 4, {}),
     "closure": (closure, 4, {}),

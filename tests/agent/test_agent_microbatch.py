@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,13 +16,14 @@ from tiny_tuner import Tuner, block, run_bare
 from autotune_trials.protocol import Record
 
 SAME = pytest.approx
-SPLIT = ("plain split", "plain in workers", "uneven split", "accumulating split", "contrastive", "closure")
+SPLIT = ("plain split", "plain in workers", "uneven split", "accumulating split", "contrastive", "closure", "wrapped split")
 MERGED = (
     "accumulating", "accumulating, half", "accumulating, uneven", "accumulating in workers", "outputs changed in place", "by name", "views",
-    "penalty", "evaluating", "one ahead",
+    "wrapped", "penalty", "evaluating", "one ahead",
 )  # fmt: skip
 LEFT_ALONE = {  # style -> what is said
     "closure, larger": "by a closure",
+    "wrapped, exchanging": "exchange gradients after every batch",
     "growing": "of different shapes",
     "converted": "not called with the loader's tensors",
     "inputs changed in place": "not called with the loader's tensors",
@@ -138,6 +140,27 @@ def test_launched_with_it_the_whole_job_is_the_same(tuner: Tuner, tmp_path: Path
     assert numbers(out, "weights") == SAME(numbers(bare, "weights"), rel=1e-4, abs=2e-6)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [32, 4])
+def test_the_same_on_a_gpu(tuner: Tuner, tmp_path: Path, size: int) -> None:
+    """The model gets copies of the loader's tensors there."""
+    source = ACCUMULATING
+    for here, there in (
+        ("STEPS", "20"),
+        ("nn.Linear(32, 4))", "nn.Linear(32, 4)).cuda()"),
+        ("batch_size=8", "batch_size=8, pin_memory=True"),
+        ("        loss = nn", "        x, y = x.to('cuda', non_blocking=True), y.cuda()\n        loss = nn"),
+    ):
+        source = source.replace(here, there)
+    (tmp_path / "bare").mkdir()
+    bare = run_bare(tmp_path / "bare", source)
+    tuner.start(source, "launch", knobs={"micro_batch_size": size})
+    code, out, err = tuner.finish()
+    assert code == 0 and tuner.log == "" and out != bare, (err, tuner.log)
+    assert numbers(out, "loss") == SAME(numbers(bare, "loss"), rel=1e-4)
+    assert numbers(out, "weights") == SAME(numbers(bare, "weights"), rel=1e-3, abs=1e-5)
+
+
 def test_a_fixed_run_records_the_users_steps(tuner: Tuner) -> None:
     tuner.start(ACCUMULATING.replace("STEPS", "1000"), "fixed", knobs={"micro_batch_size": 32}, steps=24)
     assert type(tuner.receive()).__name__ == "Hello"
@@ -173,6 +196,52 @@ def test_it_is_switched_between_blocks_and_steps_stay_the_users(tuner: Tuner) ->
     wanted = ["8 8 8 8", "32", "8 8 8 8", "4 4 4 4 4 4 4 4", "8 8 8 8"]
     assert [k for k in kinds if k in wanted] == wanted, kinds
     assert tuner.log == ""
+
+
+RANKS = """
+import contextlib, os, torch, torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+torch.set_num_threads(1); torch.manual_seed(0)
+dist.init_process_group("gloo")
+data = TensorDataset(torch.randn(256, 8), torch.randint(0, 4, (256,)))
+loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data))
+inner = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+model = nn.parallel.DistributedDataParallel(inner)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+for epoch in range(4):
+    for i, (x, y) in enumerate(loader):
+        last = (i + 1) % 4 == 0
+        with contextlib.nullcontext() if last else model.no_sync():
+            (nn.functional.cross_entropy(model(x), y) / 4).backward()
+        if last:
+            optimizer.step(); optimizer.zero_grad()
+print("weights", *(v for p in model.parameters() for v in p.detach().flatten().tolist()))
+"""
+
+
+def two_ranks(tuner: Tuner, knobs: dict[str, Any]) -> list[list[float]]:
+    """The weights each rank ends with."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    tuner.start(RANKS, "launch", knobs=knobs, env={**env, "RANK": "0"})
+    variables = {**os.environ, **tuner.environment, **env, "RANK": "1"}
+    second = subprocess.Popen([sys.executable, "train.py"], cwd=tuner.directory, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    first_code, first, first_err = tuner.finish()
+    other, other_err = second.communicate(timeout=60)
+    assert first_code == second.returncode == 0 and tuner.log == "", (first_err, other_err, tuner.log)
+    return [numbers(first, "weights"), numbers(other, "weights")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [32, 4])
+def test_two_ranks_stay_the_same_model(tuner: Tuner, size: int) -> None:
+    alone = two_ranks(tuner, {})
+    together = two_ranks(tuner, {"micro_batch_size": size})
+    assert alone[0] == alone[1] and together[0] == together[1], "the ranks have drifted apart: an exchange is missing"
+    assert together[0] == SAME(alone[0], rel=1e-4, abs=2e-6) and together != alone
 
 
 def test_a_model_that_is_not_of_independent_samples_has_no_effect_from_it(tuner: Tuner) -> None:

@@ -166,6 +166,8 @@ def test_micro_batches() -> None:
     assert values("micro_batch_size", CUDA, on_cuda) == (32, 64, 96, 192)  # a split makes more work for a GPU
     assert values("micro_batch_size", CUDA, on_cuda, values=[16, 64]) == (16, 32, 64)  # unless it is asked for
     assert "its own optimizer step" in out("micro_batch_size", CUDA, dataclasses.replace(PLAIN, device="cuda"))
+    ranks = dataclasses.replace(ACCUMULATING, world_size=2, models=(dataclasses.replace(MLP, name="DistributedDataParallel"),))
+    assert values("micro_batch_size", what=ranks) == values("micro_batch_size", what=ACCUMULATING)
     assert "optimizer's batch of 192" in out("micro_batch_size", what=ACCUMULATING, values=[256])
 
 

@@ -61,8 +61,8 @@ class MicroBatchSize(Knob):
             raise Withdrawn("the model has batch normalisation, which computes with the samples of a pass together")
         if any(model.dropouts for model in job.models):
             raise Withdrawn("the model has dropout, which would draw other random numbers for other portions of a batch")
-        if job.world_size > 1:
-            raise Withdrawn("several processes train together and exchange gradients with each backward call")
+        if job.world_size > 1 and any(model.name != "DistributedDataParallel" for model in job.models):
+            raise Withdrawn("several processes train together and share more than gradients, or not by DistributedDataParallel")
         if job.double_backward:
             raise Withdrawn("the job differentiates gradients, which needs each pass as the job made it")
         if job.own_compile:

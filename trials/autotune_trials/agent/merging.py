@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from autotune_trials.agent.batches import tensors_of
@@ -27,9 +29,28 @@ from autotune_trials.measure.clock import DATA
 STEPS_SEEN = 2  # steps that must be known before anything is merged
 STEPS_KEPT = 3  # the shortest of so many steps says how many batches the next one has
 RECENT = 4  # batches handed out last, in which the model's arguments are looked for: a loop may run some batches ahead
+SYNC = "require_backward_grad_sync"  # of DistributedDataParallel: what no_sync() switches off, read in forward
 COPIES = 64  # copies on the device that are remembered
 PROVEN = 4  # batches whose content is compared with what was computed for them; later their version counters do
 _CONSTANTS = (bool, int, float, str, type(None))
+
+
+def _nothing() -> None:
+    """Stands in for a reference that is not there."""
+
+
+@contextmanager
+def _exchanging(module: Any, last: bool) -> Iterator[None]:
+    """DistributedDataParallel exchanges gradients in the backward of the pass inside, if it holds the ``last`` batch of a step."""
+    own = getattr(module, SYNC, None)
+    if own is None or not last:
+        yield
+        return
+    setattr(module, SYNC, True)
+    try:
+        yield
+    finally:
+        setattr(module, SYNC, own)
 
 
 class Handed(NamedTuple):
@@ -66,7 +87,7 @@ class Merging:
         self._backwards = agent.backwards  # of the job's, until the last step
         self._steps: deque[int] = deque(maxlen=STEPS_KEPT)  # calls in each of the last steps
         self._recent: deque[Handed] = deque(maxlen=RECENT)
-        self._copies: dict[int, tuple[Any, Any, int]] = {}  # id of a tensor on the device -> (it, weakly; its source; its version)
+        self._copies: dict[int, tuple[Any, Any, int]] = {}  # id of a tensor on the device -> (it and its source, weakly; its version)
         self._group: MergedGroup | None = None
         self._finished: list[MergedGroup] = []  # groups of this step that have gone back through the model
         self._proven = 0
@@ -113,6 +134,8 @@ class Merging:
         try:
             if self._agent.in_step:
                 raise Inseparable("the optimizer calls the model itself, by a closure")
+            if getattr(entry.module, SYNC, False):
+                raise Inseparable("the processes exchange gradients after every batch: only under no_sync() do they wait for the step")
             if sources is None:
                 raise Inseparable("the model is not called with the loader's tensors as they are, so the calls to come are not known")
             batches = self._batches_after(sources.handed, wanted - 1)
@@ -126,7 +149,8 @@ class Merging:
             return None
         if not self._micro.allows(entry, whole, calls, lengths):
             return None
-        result = self._micro.one_pass(entry, whole)
+        with _exchanging(entry.module, len(calls) == self._left_in_step()):
+            result = self._micro.one_pass(entry, whole)
         made_of = ([sources.handed.batch, *batches], sources.places, sources.constants)
         return MergedGroup(self._torch, whole, result, lengths, made_of, self._backward)
 
@@ -161,8 +185,8 @@ class Merging:
         view = None
         if leaf._is_view() and leaf._base is not None:
             view, leaf = (tuple(leaf.shape), leaf.stride(), leaf.storage_offset()), leaf._base
-        copy, source, version = self._copies.get(id(leaf), (lambda: None, None, 0))
-        return (source if copy() is leaf and leaf._version == version else leaf), view
+        copy, source, version = self._copies.get(id(leaf), (_nothing, _nothing, 0))
+        return (source() if copy() is leaf and leaf._version == version else leaf), view
 
     def _batches_after(self, handed: Handed, count: int) -> list[Any]:
         """The next ``count`` batches; fewer at the end of the epoch."""
@@ -206,7 +230,7 @@ class Merging:
 
     def on_batch(self, loader: Any, batch: Any) -> None:
         """The loader hands out ``batch``."""
-        if loader.training:
+        if loader.training and max(self._steps, default=0) > 1:  # a job that does not accumulate pays nothing, and keeps nothing
             tensors = tensors_of(batch)
             self._recent.append(Handed(batch, self._agent.loader_hooks.last[0], tensors, [t._version for t in tensors]))
 
@@ -214,7 +238,7 @@ class Merging:
         """The job has copied ``source`` to the device."""
         if len(self._copies) >= COPIES:
             self._copies = {key: known for key, known in self._copies.items() if known[0]() is not None}
-        self._copies[id(copy)] = (weakref.ref(copy), source, copy._version)
+        self._copies[id(copy)] = (weakref.ref(copy), weakref.ref(source), copy._version)
 
     def after_backward(self) -> None:
         """The last member of a group sends all of them back through the model."""

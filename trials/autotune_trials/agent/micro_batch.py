@@ -14,8 +14,11 @@ would count, log, clip and end by iterations that are none, and no one outside c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from autotune_trials.agent.entries import SLOT
 from autotune_trials.agent.merging import Merging
 from autotune_trials.agent.parts import Call, Inseparable, cut, join, lengths_of, rows_of
 from autotune_trials.agent.separability import why_inseparable
@@ -74,12 +77,28 @@ class MicroBatch:
             phase = clock.phase
             clock.switch(AWAY)
             self._in_model = True  # what it raises is out-of-memory, and the model's
-            self._known[key] = why_inseparable(self._torch, entry.module, whole, parts, lengths)
+            self._known[key] = why_inseparable(self._torch, own_module(entry.module), whole, parts, lengths)
             self._in_model = False
             clock.switch(phase)
         if self._known[key]:
             self.refuse(self._known[key])
         return not self._known[key]
+
+    def _in_portions(self, entry: Any, call: Call, parts: list[Call], lengths: list[int]) -> Any:
+        module = own_module(entry.module)
+        if module is entry.module:
+            return join(self._torch, [self.one_pass(entry, part) for part in parts], lengths)
+        with _replaced(module, self._portioned(module)):  # one pass of the wrapper, which prepares one exchange of gradients
+            return self.one_pass(entry, call)
+
+    def _portioned(self, module: Any) -> Any:
+        def call_in_portions(*args: Any, **kwargs: Any) -> Any:
+            call: Call = (args, kwargs)
+            rows = rows_of(self._torch, call) or 0
+            results = [module._call_impl(*part[0], **part[1]) for part in cut(self._torch, call, rows, self.size)]
+            return join(self._torch, results, lengths_of(rows, self.size))
+
+        return call_in_portions
 
     def refuse(self, reason: str) -> None:
         """From now on every pass is the job's own."""
@@ -100,7 +119,7 @@ class MicroBatch:
         if not self.allows(entry, call, parts, lengths):
             return self.one_pass(entry, call)
         try:
-            result = join(self._torch, [self.one_pass(entry, part) for part in parts], lengths)
+            result = self._in_portions(entry, call, parts, lengths)
         except Inseparable as reason:
             self.refuse(str(reason))
             return self.one_pass(entry, call)
@@ -125,3 +144,23 @@ class MicroBatch:
     def before_step(self) -> None:
         """An optimizer is about to step."""
         self.merging.before_step()
+
+
+def own_module(module: Any) -> Any:
+    """The job's own module inside DistributedDataParallel, which counts passes and exchanges gradients for each."""
+    return module.module if type(module).__name__ == "DistributedDataParallel" else module
+
+
+@contextmanager
+def _replaced(module: Any, call: Any) -> Iterator[None]:
+    """Calls of ``module`` go to ``call``."""
+    attributes = vars(module)
+    present = attributes.get(SLOT)
+    attributes[SLOT] = call
+    try:
+        yield
+    finally:
+        if present is None:
+            del attributes[SLOT]
+        else:
+            attributes[SLOT] = present

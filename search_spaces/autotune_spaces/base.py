@@ -145,6 +145,7 @@ class Knob(ABC):
     numerics: Numerics
     card: Card
     declares: tuple[str, ...] = ()  # paths of the fingerprint this knob is meant to change, e.g. "optimizers.*.lr"
+    redraws: bool = False  # True if dropout draws other random numbers: its job is then compared as under another random stream
     start_up_cost: bool = False  # True if it costs seconds at start (compile, cuDNN search): reported as break-even
     range: str = ""  # the values in words, for tables: "0, 1, 2, 4 … cores"
     accepts: Mapping[str, tuple[Value, ...]] = {}  # options a user may give, and the values each may have

@@ -56,6 +56,9 @@ def asked(module: nn.Module, size: int = SIZE, **kwargs: Any) -> str:
 @pytest.mark.parametrize("module", [
     nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.GELU()),
     nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.0)),
+    nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.3)),  # silenced for the comparison
+    nn.Sequential(nn.Unflatten(1, (3, 2)), nn.TransformerEncoderLayer(2, 1, 8, dropout=0.3, batch_first=True)),
+    Custom(lambda m, y: nn.functional.dropout(y, m.dropout, m.training), dropout=0.3),
     nn.Sequential(nn.Unflatten(1, (3, 2)), nn.TransformerEncoderLayer(2, 1, 8, dropout=0.0, batch_first=True)),
     Custom(lambda m, y: {"logits": y, "pair": (y[:, 0], y * 2), "flag": None}),
     Custom(lambda m, y: (y, m.linear.bias)),
@@ -73,7 +76,8 @@ def test_what_cannot_be_told_apart_is_left_alone() -> None:
 @pytest.mark.parametrize(("module", "said"), [
     (nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6)), "changes its own running_mean"),
     (nn.BatchNorm1d(6, track_running_stats=False), "depends on the other samples"),
-    (nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.1)), "draws random numbers"),
+    (nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.1), nn.BatchNorm1d(6)), "changes its own running_mean"),
+    (nn.Sequential(nn.Dropout(0.1), Custom(lambda m, y: y - y.mean(0))), "depends on the other samples"),
     (Custom(lambda m, y: nn.functional.dropout(y, 0.1)), "draws random numbers"),
     (Custom(lambda m, y: y if random.random() < 2 else None), "draws random numbers"),
     (Custom(lambda m, y: y.mean()), "for the batch as a whole"),

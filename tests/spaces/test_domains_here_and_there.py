@@ -173,7 +173,6 @@ def test_micro_batches() -> None:
 
 @pytest.mark.parametrize(("what", "said"), [
     (job(), "batch normalisation"),
-    (job(models=(dataclasses.replace(MLP, dropouts=1),)), "dropout"),
     (dataclasses.replace(PLAIN, loader=None), "DataLoader"),
     (dataclasses.replace(with_loader(batch_size=None), models=(MLP,)), "makes its batches itself"),
     (dataclasses.replace(PLAIN, models=()), "no module"),

@@ -17,6 +17,7 @@ class MicroBatchSize(Knob):
     name = "micro_batch_size"
     scope = Scope.LIVE
     numerics = Numerics.ROUNDING
+    redraws = True
     range = "the batch ÷ 2, 4, 8 (CPU); up to the optimizer's batch, where the job accumulates"
     card = Card(
         what="How many samples one pass of the model takes; the optimizer's batch, its steps and every schedule stay as they are. A "
@@ -24,10 +25,11 @@ class MicroBatchSize(Knob):
         when_it_helps="The job accumulates gradients over batches too small to fill the device. Or it trains on a CPU with batches "
         "whose activations do not fit the caches.",
         when_it_does_not="Memory ends at the larger size (peak memory is reported with each trial). The split keeps all activations for "
-        "the one backward call, so it saves no memory. It is out where samples of a batch are not independent: batch normalisation, "
-        "dropout (it would draw other numbers), a model that returns its loss. Set such a job's own flags for batch and accumulation.",
+        "the one backward call, so it saves no memory. It is out where a pass is more than its samples: batch normalisation, "
+        "a model that returns its loss. Such a job's own flags for batch and accumulation can be knobs of your own.",
         changes_loss="The same sums of gradients in another order, for any loss: it is computed by the job, from the results of the whole "
-        "batch. That the model treats samples one by one is tested on a batch of the job's. It is checked.",
+        "batch. That the model treats samples one by one is tested on a batch of the job's. Dropout draws other numbers, as with another seed. It is "
+        "checked.",
         source="https://arxiv.org/abs/1811.06965 (micro-batches); https://arxiv.org/abs/2101.06983 (exact gradients from split batches)",
     )
 
@@ -59,8 +61,6 @@ class MicroBatchSize(Knob):
             raise Withdrawn("no module of the job's was seen called, so there is nothing that could be called on other portions")
         if any(model.batch_norms for model in job.models):
             raise Withdrawn("the model has batch normalisation, which computes with the samples of a pass together")
-        if any(model.dropouts for model in job.models):
-            raise Withdrawn("the model has dropout, which would draw other random numbers for other portions of a batch")
         if job.world_size > 1 and any(model.name != "DistributedDataParallel" for model in job.models):
             raise Withdrawn("several processes train together and share more than gradients, or not by DistributedDataParallel")
         if job.double_backward:

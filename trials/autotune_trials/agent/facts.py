@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from autotune_spaces.facts import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts
+from autotune_trials.agent.separability import drops
 
 # Settings of a param group that choose an implementation, not a computation.
 IMPLEMENTATION_SETTINGS = ("params", "foreach", "fused", "capturable", "differentiable", "initial_lr", "param_names")
@@ -116,16 +117,9 @@ def _model(module: Any) -> ModelFacts:
         name=type(shown).__name__,
         parameters=sum(p.numel() for p in module.parameters()),
         convolutions=sum(k.startswith(("Conv2d", "Conv3d", "ConvTranspose2d", "ConvTranspose3d")) for k in kinds),
-        dropouts=sum(_draws(m) for m in module.modules()),
+        dropouts=sum(drops(m) for m in module.modules()),
         batch_norms=sum("BatchNorm" in k for k in kinds),
     )
-
-
-def _draws(module: Any) -> bool:
-    """A dropout layer that drops something: with a chance of 0, as many configurations have it, it draws nothing."""
-    chance = getattr(module, "p", getattr(module, "drop_prob", None))
-    drops = any(word in type(module).__name__ for word in ("Dropout", "DropPath", "StochasticDepth"))
-    return drops and not (isinstance(chance, (int, float)) and chance == 0)
 
 
 def _settings(optimizer: Any) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """Whether a module treats the samples of a batch one by one, so that the batch may be computed in other portions.
 
 Asked of the module itself, once a size, with a batch of the job's: it is called on the whole and on the parts, and the
-results must agree. What that cannot show is looked for beside it: random numbers drawn (dropout takes others in other
-portions), buffers and counters that each call moves on (batch normalisation), tensors a call leaves behind for the job
-to pick up, and hooks, which would see the portions.
+results must agree. What that cannot show is looked for beside it: buffers and counters that each call moves on (batch
+normalisation), tensors a call leaves behind for the job to pick up, and hooks, which would see the portions.
+
+Dropout draws other numbers in other portions, which is no dependence between samples: its layers are silenced for the
+comparison, and the loss check allows for another random stream. Random numbers of any other kind are not understood.
 
 Both calls run without gradients and in full precision, and leave no trace: random streams and buffers are put back.
 """
@@ -33,6 +35,8 @@ def why_inseparable(torch: Any, module: Any, whole: Call, parts: Sequence[Call],
         return "the model has hooks, which would see other batches than the job's"
     with _no_trace(torch, module) as trace:
         try:
+            for m in trace.modules:
+                m.training = m.training and not drops(m)
             expected = _called(torch, module, whole)
             found = trace.what_it_left()
             return found or _difference(torch, expected, join(torch, [_called(torch, module, part) for part in parts], lengths))
@@ -43,6 +47,14 @@ def why_inseparable(torch: Any, module: Any, whole: Call, parts: Sequence[Call],
                 raise
             said = str(error).strip().splitlines()
             return f"the model cannot be called on other portions of a batch ({type(error).__name__}: {said[0][:120] if said else ''})"
+
+
+def drops(module: Any) -> bool:
+    """Whether ``module`` itself drops something at random in training: a dropout layer, or one with a rate of its own."""
+    rates = {name: value for name, value in vars(module).items() if isinstance(value, (int, float)) and not isinstance(value, bool)}
+    layer = any(word in type(module).__name__ for word in ("Dropout", "DropPath", "StochasticDepth"))
+    wanted = [value for name, value in rates.items() if "drop" in name or (layer and name == "p")]
+    return any(0 < value <= 1 for value in wanted) or (layer and not wanted)
 
 
 def _called(torch: Any, module: Any, call: Call) -> Any:
@@ -79,23 +91,24 @@ class _Trace:
 
     def __init__(self, torch: Any, module: Any) -> None:
         self._torch = torch
-        self._modules = list(module.modules())
-        self._buffers = [(m, name, b, b.detach().clone()) for m in self._modules for name, b in m._buffers.items() if b is not None]
-        self._numbers = [_numbers(m) for m in self._modules]
-        self._tensors = {id(t) for m in self._modules for t in _tensors(torch, m)}
+        self.modules = list(module.modules())
+        self._buffers = [(m, name, b, b.detach().clone()) for m in self.modules for name, b in m._buffers.items() if b is not None]
+        self._numbers = [_numbers(m) for m in self.modules]
+        self._tensors = {id(t) for m in self.modules for t in _tensors(torch, m)}
         self._streams = _random_states(torch)
 
     def what_it_left(self) -> str:
         if any(not _same_state(self._torch, a, b) for a, b in zip(self._streams, _random_states(self._torch), strict=True)):
-            return "the model draws random numbers (dropout), and would draw others for other portions of a batch"
+            return "the model draws random numbers, not only in layers of dropout"
         for module, name, before, value in self._buffers:
             if module._buffers.get(name) is not before or not self._torch.equal(before, value):
                 return f"{type(module).__name__} changes its own {name} in each pass (as batch normalisation does)"
-        for module, before in zip(self._modules, self._numbers, strict=True):
-            changed = [name for name, value in _numbers(module).items() if name not in before or before[name] != value]
+        for module, before in zip(self.modules, self._numbers, strict=True):
+            now = {name: value for name, value in _numbers(module).items() if name != "training"}
+            changed = [name for name, value in now.items() if name not in before or before[name] != value]
             if changed:
                 return f"{type(module).__name__} changes its own {changed[0]} in each pass"
-        for module in self._modules:
+        for module in self.modules:
             if any(id(t) not in self._tensors for t in _tensors(self._torch, module)):
                 return f"{type(module).__name__} keeps a tensor of its last pass, which the job may use"
         return ""
@@ -105,7 +118,7 @@ class _Trace:
             if module._buffers.get(name) is not before or not self._torch.equal(before, value):
                 before.copy_(value)
                 module._buffers[name] = before
-        for module, numbers in zip(self._modules, self._numbers, strict=True):
+        for module, numbers in zip(self.modules, self._numbers, strict=True):
             vars(module).update(numbers)
         _give_back(self._torch, self._streams)
 

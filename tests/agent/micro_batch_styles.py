@@ -65,10 +65,13 @@ class Job:
 
     def backward(self, loss: torch.Tensor) -> None:
         self.losses.append(loss.item())
-        loss.backward()
+        loss.backward(retain_graph=True)
 
     def step(self) -> None:
         nn.utils.clip_grad_norm_(self.net.parameters(), 0.3)
+        self.step_unclipped()
+
+    def step_unclipped(self) -> None:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.steps += 1
@@ -191,6 +194,32 @@ def two_backwards(job: Job) -> None:
             job.step()
 
 
+def clipping_always(job: Job) -> None:
+    """Clips what has been accumulated so far after each batch: other weights than with one clip a step."""
+    for i, x, y in job.batches():
+        job.backward(cross_entropy(job.net(x), y) / 4)
+        nn.utils.clip_grad_norm_(job.net.parameters(), 0.1)
+        if (i + 1) % 4 == 0:
+            job.step()
+
+
+def hooked_gradients(job: Job) -> None:
+    for p in job.net.parameters():
+        p.register_hook(lambda g: g.clamp(-0.01, 0.01))
+    accumulating(job)
+
+
+def own_gradients(job: Job) -> None:
+    weights = list(job.net.parameters())
+    for i, x, y in job.batches():
+        loss = cross_entropy(job.net(x), y)
+        norm = sum(g.norm() for g in torch.autograd.grad(loss, weights, retain_graph=True)).item()
+        job.backward(loss / (4 + norm))
+        if (i + 1) % 4 == 0:
+            job.step()
+    agent.own_gradients = False  # so that the next style is not taken for this one
+
+
 def stepping_early(job: Job) -> None:
     """Four batches a step, then two: nobody can know."""
     seen = 0
@@ -219,6 +248,22 @@ def wrapped_plainly(job: Job) -> None:
     """The same with an exchange after every batch."""
     net = nn.parallel.DistributedDataParallel(job.net)
     accumulating(job, lambda job, x: net(x))
+
+
+def stepping_early_unclipped(job: Job) -> None:
+    job.step = job.step_unclipped  # type: ignore[method-assign]
+    stepping_early(job)
+
+
+def two_backwards_later(job: Job) -> None:
+    """One backward call a batch, then two, of which the second finds the merged pass gone."""
+    for i, x, y in job.batches():
+        out = job.net(x)
+        job.backward(cross_entropy(out, y) / 8)
+        if job.steps >= 8:
+            (out.square().mean() / 8).backward()
+        if (i + 1) % 4 == 0:
+            job.step()
 
 
 def left_early(job: Job) -> None:
@@ -259,7 +304,13 @@ STYLES: dict[str, tuple[Callable[[Job], None], int, dict[str, Any]]] = {  # name
     "inputs changed unseen": (behind_the_counter, 32, {}),
     "twice a batch": (twice_a_batch, 32, {}),
     "two backwards": (two_backwards, 32, {}),
+    "clipping always": (clipping_always, 32, {}),
+    "hooked gradients": (hooked_gradients, 32, {}),
+    "own gradients": (own_gradients, 32, {}),
+    "own gradients split": (own_gradients, 4, {}),
     "stepping early": (stepping_early, 32, {}),
+    "stepping early, unclipped": (stepping_early_unclipped, 32, {}),
+    "two backwards later": (two_backwards_later, 32, {}),
     "left early": (left_early, 32, {}),
 }
 

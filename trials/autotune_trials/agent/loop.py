@@ -30,7 +30,17 @@ from autotune_trials.agent.live import LiveJobControl
 from autotune_trials.agent.loader_facts import construction_spot
 from autotune_trials.agent.loss import LossMeter
 from autotune_trials.agent.modes import Mode
-from autotune_trials.agent.patches import PatchSet, backward, compiling, modules, optimizer, seeds, settings, transfer
+from autotune_trials.agent.patches import (
+    PatchSet,
+    backward,
+    clipping,
+    compiling,
+    modules,
+    optimizer,
+    seeds,
+    settings,
+    transfer,
+)
 from autotune_trials.agent.probe import GradientSketch, NormProbe
 from autotune_trials.agent.recording import RecordMode
 from autotune_trials.measure.clock import (
@@ -95,6 +105,7 @@ class Agent:
         self._scaled: tuple[Any, Any] = (lambda: None, None)  # what the job's own scaler made last, and of what
         self.own_compile = False
         self.double_backward = False
+        self.own_gradients = False  # torch.autograd.grad was called
         self.own_settings: dict[str, str] = {}
         self.loss_modules: set[str] = set()
         self.seeds_seen = config.seed is not None
@@ -133,6 +144,7 @@ class Agent:
                 seeds.install(self.patches, self.torch, self, self.config.seed)
             backward.install(self.patches, self.torch, self)
             optimizer.install(self.patches, self.torch, self)
+            clipping.install(self.patches, self.torch, self)
             compiling.install(self.patches, self.torch, self)
             settings.install(self.patches, self.torch, self)
             self._watch_modules(True)

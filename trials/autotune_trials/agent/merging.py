@@ -134,6 +134,8 @@ class Merging:
         try:
             if self._agent.in_step:
                 raise Inseparable("the optimizer calls the model itself, by a closure")
+            if self._agent.own_gradients or any(p._backward_hooks or p._post_accumulate_grad_hooks for p in entry.module.parameters()):
+                raise Inseparable("the job looks at the gradients of each backward call")
             if getattr(entry.module, SYNC, False):
                 raise Inseparable("the processes exchange gradients after every batch: only under no_sync() do they wait for the step")
             if sources is None:
@@ -252,9 +254,10 @@ class Merging:
         """An optimizer is about to step."""
         if self._group is not None:
             self.abandon()
-            self._fail("the optimizer stepped after fewer batches than before")
+            self._micro.refuse("the optimizer stepped after fewer batches than before")
         if any(group.came_late() for group in self._finished):
-            self._fail("backward ran more than once on one result of the model")
+            self._micro.refuse("backward ran more than once on one result of the model")
+            self._agent.on_knob_failure(f"micro_batch_size: {self._micro.refusal}")  # this step lacks a gradient
         self._finished.clear()
         if self.calls:
             once = self._agent.backwards - self._backwards == self.calls  # a second one on a batch would find its pass gone
@@ -266,10 +269,6 @@ class Merging:
         group, self._group = self._group, None
         if group is not None:
             group.dissolve()
-
-    def _fail(self, reason: str) -> None:
-        self._micro.refuse(reason)
-        self._agent.on_knob_failure(f"micro_batch_size: {reason}")
 
     def _backward(self, tensors: list[Any], gradients: list[Any], retain_graph: bool) -> None:
         original = self._agent.patches["autograd.backward"].original  # torch's own: this is no backward of the job's

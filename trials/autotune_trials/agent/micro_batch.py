@@ -141,6 +141,12 @@ class MicroBatch:
                 self._agent.on_job_error(error)
                 raise
 
+    def before_gradients_are_used(self) -> None:
+        """The job is about to clip its gradients."""
+        if self.merging.under_way:
+            self.refuse("the job clips gradients between the batches of a step")
+            self.merging.abandon()
+
     def before_step(self) -> None:
         """An optimizer is about to step."""
         self.merging.before_step()

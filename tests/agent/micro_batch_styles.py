@@ -58,7 +58,7 @@ class Job:
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
         self.average = [p.detach().clone() for p in self.net.parameters()]
 
-    def batches(self, epochs: int = 5) -> Iterator[tuple[int, Any, Any]]:
+    def batches(self, epochs: int = 4) -> Iterator[tuple[int, Any, Any]]:
         for _ in range(epochs):
             for i, (x, y) in enumerate(self.loader):
                 yield i, x, y
@@ -148,7 +148,7 @@ def evaluating(job: Job) -> None:
 
 def one_ahead(job: Job) -> None:
     """As accelerate's loader does: the next batch is fetched before this one is used."""
-    for _ in range(5):
+    for _ in range(4):
         iterator = iter(job.loader)
         here, i = next(iterator, None), 0
         while here is not None:
@@ -279,7 +279,6 @@ def left_early(job: Job) -> None:
 
 STYLES: dict[str, tuple[Callable[[Job], None], int, dict[str, Any]]] = {  # name -> (loop, micro-batch, the job's own)
     "plain split": (plain, 4, {}),
-    "plain in workers": (plain, 2, {"num_workers": 1}),
     "uneven split": (plain, 3, {}),
     "accumulating split": (accumulating, 4, {}),
     "accumulating": (accumulating, 32, {}),

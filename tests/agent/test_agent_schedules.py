@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tiny_tuner import CNN, Tuner, block
 
 SCHEDULES = CNN + """
@@ -55,6 +56,7 @@ def test_no_schedule_runs_over_its_end_in_a_live_session(tuner: Tuner) -> None:
     assert all(float(lr) > 0 for lr in rows[-1][1:])
 
 
+@pytest.mark.slow
 def test_a_fixed_run_leaves_schedules_to_the_job(tuner: Tuner) -> None:
     source = SCHEDULES.replace("while True:", "for _ in range(1):").replace("steps += 1", "steps += 1\n        if steps == 6: break")
     tuner.start(source, "fixed", steps=4)

@@ -17,7 +17,7 @@ Backward = Callable[[list[Any], list[Any], bool], None]  # (tensors, gradients, 
 
 class MergedGroup:
     """``call``, ``result``: of the pass; ``lengths``: samples of each batch; ``made_of``: the batches, and the places and constants
-    that make a call of one (see merging.Sources)."""
+    that make a call of one (see provenance.Sources)."""
 
     def __init__(
         self,

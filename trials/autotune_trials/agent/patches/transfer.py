@@ -27,7 +27,7 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
             finally:
                 agent.end_transfer(before)
             if agent.live.micro is not None:
-                agent.live.micro.merging.note_copy(self, moved)
+                agent.live.micro.merging.provenance.note_copy(self, moved)
             return moved
 
         return move

@@ -76,7 +76,7 @@ class ModelFacts:
     name: str
     parameters: int
     convolutions: int  # Conv2d/Conv3d layers, what channels_last is for
-    dropouts: int = 0
+    dropouts: int = 0  # layers that drop something at random in training
     batch_norms: int = 0
 
 

@@ -35,6 +35,7 @@ from autotune_trials.agent.modes import Mode
 from autotune_trials.agent.patches import (
     PatchSet,
     backward,
+    clipping,
     compiling,
     modules,
     optimizer,
@@ -110,6 +111,7 @@ class Agent:
         self._scaled: tuple[Any, Any] = (lambda: None, None)  # what the job's own scaler made last, and of what
         self.own_compile = False
         self.double_backward = False
+        self.own_gradients = False  # torch.autograd.grad was called
         self.own_settings: dict[str, str] = {}
         self.loss_modules: set[str] = set()
         self.seeds_seen = config.seed is not None
@@ -148,6 +150,7 @@ class Agent:
                 seeds.install(self.patches, self.torch, self, self.config.seed)
             backward.install(self.patches, self.torch, self)
             optimizer.install(self.patches, self.torch, self)
+            clipping.install(self.patches, self.torch, self)
             compiling.install(self.patches, self.torch, self)
             settings.install(self.patches, self.torch, self)
             parallel.install(self.patches, self.torch, self)
@@ -260,6 +263,8 @@ class Agent:
         if hooks.own_s:
             clock.last_s, wait_s, hooks.own_s = clock.last_s + hooks.own_s, max(0.0, wait_s - hooks.own_s), 0.0
         self._batches.append((loader, samples, wait_s, turnover_s))
+        if self.live.micro is not None:
+            self.live.micro.on_batch(loader, batch)
         if clock.phase == AWAY and self._is_other(loader) and not self._usual(self._other_share):
             return
         if turnover_s is not None:
@@ -434,6 +439,8 @@ class Agent:
     def after_backward(self) -> None:
         if self.stopped:
             return
+        if self.live.micro is not None:
+            self.live.micro.after_backward()  # not below: what this raises is the job's
         try:
             if self.live.scaler is not None:
                 self.live.scaler.after_backward(self.live.every_optimizer())
@@ -461,6 +468,8 @@ class Agent:
         if self.stopped:
             return None
         self.in_step = True
+        if self.live.micro is not None:
+            self.live.micro.before_step()
         try:
             live = self.live
             if live.autocast.inside:

@@ -104,6 +104,7 @@ def report(rounds: int, tuned: TunedConfig, ratios: dict[str, list[float]], same
             f"- {side} against bare: {middle[side]:.2f}x (median; from {min(against):.2f} to {max(against):.2f})"
             for side, against in ratios.items()
         ),
+        f"- threads: {os.environ.get('OMP_NUM_THREADS') or 'as many as torch takes'}",
         f"- patched inside the reported interval: {'yes' if inside else 'no'}",
         f"- patched and launched print the same losses and accuracies: {'yes' if same else 'no'}",
     ]

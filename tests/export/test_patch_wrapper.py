@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from patch_sources import call, tuned
+from patch_sources import call, patched, tuned
 
 from autotune.export.patch.context import Context
 from autotune.export.patch.edits import apply
@@ -36,3 +36,10 @@ def test_a_program_without_it_is_told(tmp_path: Path) -> None:
     context = Context(tuned(tmp_path, JobSites("train.py"), {}), SourceTree(tmp_path))
     with pytest.raises(Refused, match="no call of DistributedDataParallel was found"):
         wrapper_argument(context, BUCKET)
+
+
+def test_the_knobs_of_distributed_jobs_are_its_arguments(tmp_path: Path) -> None:
+    source = "import torch\n\nmodel = DDP(model)\n"
+    knobs = {"ddp_bucket_cap_mb": 50, "gradient_as_bucket_view": True, "static_graph": True}
+    after = patched(tmp_path, source, JobSites("train.py"), knobs)
+    assert after == source.replace("DDP(model)", "DDP(model, bucket_cap_mb=50, gradient_as_bucket_view=True, static_graph=True)")

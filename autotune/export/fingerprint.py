@@ -7,18 +7,21 @@ device file.
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from autotune.export.tuned import TunedConfig
 from autotune_spaces import machine as machines
-from autotune_spaces.base import Knob, Withdrawn
-from autotune_spaces.facts import JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
+from autotune_spaces.base import Knob, Start, Withdrawn
+from autotune_spaces.facts import DdpFacts, JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
 from autotune_spaces.knobs import create
 
 PROBE_TIMEOUT_S = 20
@@ -54,6 +57,7 @@ def current(tuned: TunedConfig, env: Mapping[str, str]) -> Machine:
         cores=machines.cores(),
         memory_gib=machines.memory_gib(),
         shm_gib=machines.shm_gib(),
+        available_gib=machines.available_gib(),
         device="cuda" if gpus else "cpu",
         device_name=gpus[0] if gpus else model,
         torch_version=software.get("torch_version", ""),
@@ -82,8 +86,12 @@ def differences(tuned: TunedConfig, now: Machine) -> list[str]:
     return found
 
 
-def obstacles(tuned: TunedConfig, now: Machine) -> dict[str, str]:
-    """Knob -> why it cannot be applied here. The knobs themselves are asked, about a job that would take anything."""
+def obstacles(tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Knob -> why it cannot be applied here. The knobs themselves are asked, about a job that would take anything.
+
+    Args:
+        env: the job's variables; None: those of this process.
+    """
     device = "cuda" if tuned.provenance.job_device == "cuda" and now.device == "cuda" else "cpu"
     willing = JobFacts(
         pid=0,
@@ -91,10 +99,13 @@ def obstacles(tuned: TunedConfig, now: Machine) -> dict[str, str]:
         loader=LoaderFacts("", "", "", 1, 0, None, False, False, False, False, None, None, False),
         optimizers=(OptimizerFacts("", "default", ("for-loop", "foreach", "fused"), (1.0,), 1),),
         models=(ModelFacts("", 1, 1),),
+        ddp=(DdpFacts("", gradients_mib=math.inf, find_unused_parameters=True),),
     )
     found = {}
+    start = Start(tuned.command, dict(os.environ if env is None else env), str(tuned.workdir))
     for name, choice in tuned.knobs.items():
         knob: Knob = create(name, choice.options)
+        willing = replace(willing, surveys={name: knob.survey(start)})
         try:
             knob.candidates(now, willing)
         except Withdrawn as reason:

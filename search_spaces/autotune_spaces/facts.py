@@ -6,7 +6,11 @@ process (only there can the job's own torch be asked) and travel to the tuner as
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from autotune_spaces.sites import JobSites
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class Machine:
     cudnn_version: int = 0
     cxx_compiler: str = ""  # what torch.compile would use on a CPU; "" if there is none
     platform: str = ""
+    available_gib: float = 0.0  # memory not in use, what only caches files counted as such; 0: not known
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,7 @@ class LoaderFacts:
     custom_batch_sampler: bool
     in_order: bool = True
     worker_sharding: bool = True  # an IterableDataset that asks get_worker_info(); True for map-style
+    rank_samples: tuple[int, ...] = ()  # samples an epoch of each rank's sampler, in the order of ranks; (): not known
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,20 @@ class ModelFacts:
 
 
 @dataclass(frozen=True)
+class DdpFacts:
+    """One DistributedDataParallel, as the job asked for it."""
+
+    site: str  # "file.py:12", where it was constructed
+    gradients_mib: float  # of all parameters it synchronises
+    bucket_cap_mb: float | None = None  # None: left to torch
+    gradient_as_bucket_view: bool = False
+    static_graph: bool = False
+    find_unused_parameters: bool = False
+    seen_static: bool = True  # by its own count the same parameters took part in every iteration so far
+    own_buckets: bool = False  # the job gives every bucket a size of its own (bucket_cap_mb_list)
+
+
+@dataclass(frozen=True)
 class JobFacts:
     """What the agent saw of the job before any knob was touched."""
 
@@ -96,4 +116,8 @@ class JobFacts:
     world_size: int = 1
     samples_per_step: float = 1.0
     sample_unit: str = "samples"  # "samples", or "iterations" where no batch could be counted
+    ddp: tuple[DdpFacts, ...] = ()  # in the order they were built
+    sharded: bool = False  # its parameters are sharded over the ranks (FSDP)
     own_settings: dict[str, str] = field(default_factory=dict)  # further calls the job makes itself, e.g. {"set_num_threads": "train.py:9"}
+    surveys: Mapping[str, Any] = field(default_factory=dict)  # knob -> what its survey() found; filled in by the tuner
+    sites: JobSites = JobSites()  # where in the source all this stands

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from autotune_spaces.facts import JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
+from autotune_spaces.facts import DdpFacts, JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
 
 CPU = Machine(
     cores=6, memory_gib=32, shm_gib=8, device="cpu", device_name="a CPU", torch_version="2.13.0", python_version="3.11",
@@ -25,7 +25,20 @@ CONV = ModelFacts("Net", 50_000, convolutions=3, batch_norms=2)
 MLP = ModelFacts("Mlp", 50_000, convolutions=0)
 JOB = JobFacts(pid=1, device="cpu", loader=LOADER, optimizers=(ADAM,), models=(CONV,), intra_op_threads=6)
 PLAIN_JOB = dataclasses.replace(JOB, models=(MLP,), samples_per_step=32.0)
+# What the knobs that look around found: four cores of two threads on two nodes, one allocator, half a GiB of data.
+SURVEYED = dataclasses.replace(
+    JOB,
+    own_settings={"cpus": "0-7"},
+    surveys={
+        "cpu_affinity": {"cores": ["0,4", "1,5", "2,6", "3,7"], "nodes": ["0-1,4-5", "2-3,6-7"]},
+        "malloc": {"jemalloc": "/usr/lib/libjemalloc.so.2"},
+        "data_staging": {"paths": ["data/train"], "bytes": 2**29, "trouble": ""},
+    },
+)
 CUDA_JOB = dataclasses.replace(JOB, device="cuda")
+DDP = DdpFacts("train.py:9", gradients_mib=30.0)
+DDP_JOB = dataclasses.replace(JOB, world_size=2, ddp=(DDP,))
+UNUSED_JOB = dataclasses.replace(JOB, world_size=2, ddp=(dataclasses.replace(DDP, find_unused_parameters=True),))
 
 
 def job(base: JobFacts = JOB, **changes: Any) -> JobFacts:

@@ -6,9 +6,11 @@ import weakref
 from typing import Any
 
 from autotune_trials.agent.amp import AutocastRegion, LossScaler
+from autotune_trials.agent.collector import Collector
 from autotune_trials.agent.entries import Entry
 from autotune_trials.agent.micro_batch import MicroBatch
 from autotune_trials.agent.optimizers import OptimizerControl
+from autotune_trials.agent.replicas import Replicas
 
 
 class IgnoredLoader:
@@ -35,8 +37,10 @@ class LiveJobControl:
         self._last_scaler: LossScaler | None = None
         self.non_blocking: bool | None = None
         self.micro: MicroBatch | None = None  # while the model is to compute other portions than the job's batches
+        self.collector = Collector()
         self.lr_factor = 1.0
         self.own_fallback_random: bool | None = None  # inductor's setting while an entry is compiled by us
+        self.built = Replicas()
         self._entries: list[Entry] = []
         self._controls: dict[int, OptimizerControl] = {}  # by id, in the order they were built
         self._last_stepping: Any = lambda: None
@@ -66,6 +70,11 @@ class LiveJobControl:
     @property
     def optimizers(self) -> list[Any]:
         return [o for o in (c.optimizer for c in self.controls) if o is not None]
+
+    @property
+    def replicas(self) -> list[Any]:
+        """The job's DistributedDataParallel modules."""
+        return self.built.modules()
 
     def every_optimizer(self) -> list[Any]:
         """All that were built and still live."""
@@ -155,9 +164,15 @@ class LiveJobControl:
     def micro_batch_effect(self) -> str | None:
         return self.micro.effect() if self.micro is not None else None
 
+    def set_gc(self, freeze: bool, threshold: int | None) -> None:
+        """Frozen is what there is when training begins, model and data among it: not what little there is when torch is imported."""
+        begun = bool(self._stepping) or self._agent.manual
+        self.collector.set(freeze and begun, threshold)
+
     def restore(self) -> None:
         """Everything as the job had it."""
         self.set_micro_batch(None)
+        self.collector.set(False, None)
         self.set_autocast(None)
         self.set_non_blocking(None)
         for control in self._controls.values():

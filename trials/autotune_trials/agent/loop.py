@@ -5,8 +5,8 @@
     phases   │ data │ forward ........................│ backward │ other     │ optimizer │
                                                                                         └▶ end_iteration ─▶ mode
 
-An iteration ends with the step of the *lead* optimizer: the first that steps, and another only if that one falls
-silent (GANs step several). Once the job calls ``autotune.step()``, iterations end there and nowhere else.
+An iteration ends with the step of the *lead* optimizer (see lead.py: GANs step several). Once the job calls ``autotune.step()``,
+iterations end there and nowhere else.
 
 Whatever goes wrong in here ends the agent and not the job: :meth:`Agent.fail`.
 """
@@ -24,8 +24,10 @@ from autotune_trials import marking
 from autotune_trials.agent import log
 from autotune_trials.agent.blocks import LiveMode
 from autotune_trials.agent.channel import Channel
+from autotune_trials.agent.closures import Evaluations
 from autotune_trials.agent.entries import is_out_of_memory
 from autotune_trials.agent.facts import loss_module, rank
+from autotune_trials.agent.lead import Lead
 from autotune_trials.agent.live import LiveJobControl
 from autotune_trials.agent.loader_facts import construction_spot
 from autotune_trials.agent.loss import LossMeter
@@ -47,7 +49,6 @@ from autotune_trials.measure.clock import (
 from autotune_trials.measure.nvtx import nvtx_ranges
 from autotune_trials.protocol import Fault, SessionConfig
 
-LEAD_SILENT = 50  # steps of other optimizers after which the lead is taken for gone
 USUAL_SHARE = 0.5  # what happens in more iterations than this is part of training, not an interruption
 
 
@@ -109,8 +110,8 @@ class Agent:
         self._gradless_share = self._other_share = 0
         self._skipped = False
         self.in_step = False  # torch is calling the optimizer hooks, or the step between them
-        self._lead: weakref.ref[Any] | None = None
-        self._silent = 0
+        self._lead = Lead()
+        self._evaluations = Evaluations()
         self._watching_modules = False
         self._held_at_batch = False
         self._begun = False
@@ -398,7 +399,8 @@ class Agent:
             if live.autocast.inside:
                 live.autocast.leave()
             scaled, true_loss = self._scaled
-            self.loss.add(true_loss if tensors is scaled() else tensors, gradients)
+            if not self._evaluations.repeated:
+                self.loss.add(true_loss if tensors is scaled() else tensors, gradients)
             scaler = live.scaler
             if scaler is not None:
                 scaler.before_backward(live.every_optimizer())
@@ -453,28 +455,17 @@ class Agent:
             if self.probe.left:
                 self.probe.before_step(stepping)
             if live.scaler is not None:
-                return self._withhold_overflow(stepping, args, kwargs)
+                self._withhold_overflow(stepping)
+                return self._evaluations.watch(args, kwargs, lambda: self._withhold_overflow(stepping))
+            return self._evaluations.watch(args, kwargs)
         except Exception:
             self.fail("before_step")
         return None
 
-    def _withhold_overflow(self, stepping: Any, args: Any, kwargs: Any) -> Any:
-        """Leave out a step whose gradients overflowed. With a closure, backward runs inside the step: look after it."""
-        scaler = self.live.scaler
-        assert scaler is not None
-        self._skipped = scaler.before_step(stepping) or self._skipped
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        if not callable(closure):
-            return None
-
-        def checked() -> Any:
-            value = closure()
-            self._skipped = scaler.before_step(stepping) or self._skipped
-            return value
-
-        if "closure" in kwargs:
-            return args, {**kwargs, "closure": checked}
-        return (args[0], checked, *args[2:]), kwargs
+    def _withhold_overflow(self, stepping: Any) -> None:
+        """Leave out a step whose gradients overflowed. With a closure, backward runs inside the step: look again after it."""
+        if self.live.scaler is not None:
+            self._skipped = self.live.scaler.before_step(stepping) or self._skipped
 
     def after_step(self, stepping: Any, args: Any, kwargs: Any) -> None:
         if self.stopped:
@@ -487,7 +478,10 @@ class Agent:
                 live.control(stepping).restore_lr()
             if self.probe.left:
                 self.probe.after_step()
-            if not self.manual and self._is_lead(stepping):
+            self._evaluations.end()
+            if not self.manual and self._lead.ends_iteration(stepping):
+                if self._lead.same_turn and self.iterations == 1:
+                    self._go_on_with_first()
                 self.end_iteration()
             else:
                 self.clock.switch(OTHER)
@@ -495,17 +489,6 @@ class Agent:
             self.fail("after_step")
         finally:
             self.in_step = False
-
-    def _is_lead(self, stepping: Any) -> bool:
-        lead = self._lead() if self._lead is not None else None
-        if lead is stepping:
-            self._silent = 0
-            return True
-        self._silent += 1
-        if lead is None or self._silent > LEAD_SILENT:
-            self._lead, self._silent = weakref.ref(stepping), 0
-            return True
-        return False
 
     # ------------------------------------------------------------------ iterations
 

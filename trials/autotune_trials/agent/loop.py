@@ -24,12 +24,14 @@ from autotune_trials import marking
 from autotune_trials.agent import log
 from autotune_trials.agent.blocks import LiveMode
 from autotune_trials.agent.channel import Channel
+from autotune_trials.agent.consumption import Consumption
 from autotune_trials.agent.entries import is_out_of_memory
 from autotune_trials.agent.facts import loss_module, rank
 from autotune_trials.agent.live import LiveJobControl
 from autotune_trials.agent.loader_facts import construction_spot
 from autotune_trials.agent.loss import LossMeter
 from autotune_trials.agent.modes import Mode
+from autotune_trials.agent.objective import comparison
 from autotune_trials.agent.patches import PatchSet, backward, compiling, modules, optimizer, seeds, settings, transfer
 from autotune_trials.agent.probe import GradientSketch, NormProbe
 from autotune_trials.agent.recording import RecordMode
@@ -95,6 +97,7 @@ class Agent:
         self._scaled: tuple[Any, Any] = (lambda: None, None)  # what the job's own scaler made last, and of what
         self.own_compile = False
         self.double_backward = False
+        self.compares_samples = ""  # see agent.objective
         self.own_settings: dict[str, str] = {}
         self.loss_modules: set[str] = set()
         self.seeds_seen = config.seed is not None
@@ -103,8 +106,10 @@ class Agent:
         self.inside_entry = False
         self.applying = False  # a knob is being set: what torch sees now is not the job's doing
         self.knob_failure = ""
-        self._batches: list[tuple[Any, float, float, float | None]] = []
+        self.consumption = Consumption()
+        self._first_iteration: Iteration | None = None
         self._training_called = False
+        self.in_backward = False
         self._gradless = self._other_loader = False
         self._gradless_share = self._other_share = 0
         self._skipped = False
@@ -242,7 +247,7 @@ class Agent:
         clock, hooks = self.clock, self.loader_hooks
         if hooks.own_s:
             clock.last_s, wait_s, hooks.own_s = clock.last_s + hooks.own_s, max(0.0, wait_s - hooks.own_s), 0.0
-        self._batches.append((loader, samples, wait_s, turnover_s))
+        self.consumption.fetch(loader, hooks.last, samples, wait_s, turnover_s)
         if clock.phase == AWAY and self._is_other(loader) and not self._usual(self._other_share):
             return
         if turnover_s is not None:
@@ -253,6 +258,7 @@ class Agent:
 
     def on_epoch_end(self, loader: Any) -> None:
         if not self.stopped and not self._is_other(loader):
+            self.consumption.end_epoch(self.loader_hooks.last, trained=self.backwards > 0)
             self.clock.relabel(AWAY)  # waiting for the end, and what comes until the next batch, is turnover
 
     def on_fault(self, where: str, text: str) -> None:
@@ -274,7 +280,7 @@ class Agent:
 
     def on_module(self, module: Any) -> None:
         """A top-level module call, while modules are watched."""
-        if self.stopped or self.inside_entry:
+        if self.stopped or self.inside_entry or self.in_backward:  # backward of a checkpointed part calls its modules again
             return
         try:
             if not (module.training and self.torch.is_grad_enabled()):
@@ -310,6 +316,7 @@ class Agent:
             if self.clock.phase in (OTHER, OPTIMIZER, AWAY):
                 self.clock.switch(FORWARD)
             self._training_called = True
+            self.consumption.train()
             autocast = self.live.autocast
             return autocast.enter(self.live.device) or autocast.fade(self.live.device, args)
         except Exception:
@@ -319,6 +326,7 @@ class Agent:
     def on_gradless_call(self) -> None:
         """An entry module is called in evaluation."""
         self._gradless = True
+        self.consumption.evaluate()
         self.live.autocast.leave()
         if not self._usual(self._gradless_share) and not self._training_called and self.clock.phase != DATA:
             self.clock.switch(AWAY)
@@ -389,10 +397,14 @@ class Agent:
                 self.hold_knobs(final=False)
                 if not self._begun:
                     self._begin()
+            self.in_backward = True
+            self.consumption.train()
             if create_graph:
                 self.double_backward = True
+            if self.iterations == 1 and self.config.mode == "live" and self.consumption.batches and not self.compares_samples:
+                self.compares_samples = comparison(tensors, int(self.consumption.batches[-1].samples or 0))
             clock, live = self.clock, self.live
-            if clock.phase == OTHER and not self._training_called and not self._batches:
+            if clock.phase == OTHER and not self._training_called and not self.consumption.batches:
                 clock.relabel(FORWARD)  # a job without loader and modules: all before backward is its forward
             clock.switch(BACKWARD)
             if live.autocast.inside:
@@ -413,6 +425,7 @@ class Agent:
             self._scaled = (weakref.ref(scaled), loss.detach())
 
     def after_backward(self) -> None:
+        self.in_backward = False
         if self.stopped:
             return
         try:
@@ -528,6 +541,7 @@ class Agent:
         """The job marks iterations itself: what was counted by the optimizer until now belongs to its first one."""
         self.loss.merge_into_current()
         self.iterations, self.samples_total = 0, 0.0
+        self.consumption.start_over()
         self.mode.start_over()
 
     def on_metric(self, name: str, value: Any) -> None:
@@ -577,17 +591,13 @@ class Agent:
         return not self.own_compile and not self.live.entries and (utils is None or not utils.counters["stats"]["unique_graphs"])
 
     def _count_samples(self, iteration: Iteration, given: float | None) -> None:
-        counted, found = 0.0, False
-        for loader, samples, wait_s, turnover_s in self._batches:
-            if not self._is_other(loader):
-                counted, found = counted + samples, True
-                if turnover_s is not None:
-                    iteration.turnovers.append(turnover_s)
-            iteration.wait_s += wait_s
-        if self._batches:
-            self._batches = []
-        if given is not None:
-            counted, found = float(given), True
+        trained = self.consumption.take(self._is_other)
+        iteration.wait_s, iteration.turnovers = trained.wait_s, list(trained.turnovers_s)
+        counted, found = (trained.samples, trained.counted) if given is None else (float(given), True)
+        if trained.first_fetched_ahead and given is None and self._first_iteration is not None:
+            self._first_iteration.samples -= trained.first_fetched_ahead
+            self.samples_total -= trained.first_fetched_ahead
+        self._first_iteration = iteration if not iteration.index else None
         self.samples_counted = self.samples_counted or found
         iteration.samples = counted if self.samples_counted else 1.0
         self.samples_total += iteration.samples
@@ -658,6 +668,7 @@ class Agent:
 
     def on_job_error(self, error: BaseException) -> None:
         """An exception passes through code of the job that we wrap; it is raised again by the caller."""
+        self.in_backward = False
         if not self.stopped and isinstance(error, Exception) and is_out_of_memory(error):
             self.note_out_of_memory(error)
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "compat"))
 
-from catalogue import ACCELERATE, GRAPHS, LIGHTNING, SKORCH, TRAINER, ZOO, Program  # noqa: E402
-from harness import Place, settle  # noqa: E402
+from catalogue import ACCELERATE, GRAPHS, LIGHTNING, SKORCH, TRAINER, ZOO, Program
+from harness import Place, settle
 
 
 def loop_s(place: Place, name: str, steps: int) -> float:

@@ -63,6 +63,19 @@ for epoch in range(2):
         loss = criterion(model(x), y) + (wanted - before).pow(2).mean()
         optimizer.zero_grad(); loss.backward(); optimizer.step()
 """
+SEARCHED = CNN + """
+for attempt in range(2):  # how large may a batch be?
+    for x, y in DataLoader(data, batch_size=64 << attempt):
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        break
+optimizer.zero_grad()
+for epoch in range(2):
+    for x, y in loader:
+        loss = criterion(model(x), y)
+        print(float(loss).hex())
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
 
 
 def record_of(tuner: Tuner, source: str, **config: Any) -> Any:
@@ -89,6 +102,13 @@ def test_an_iteration_has_the_samples_it_trained_on(tuner: Tuner, source: str, s
     record = record_of(tuner, source)
     assert list(record.window.samples) == samples
     assert list(record.samples_before) == [sum(samples[:n]) for n in range(len(samples))]
+
+
+def test_backward_calls_of_a_search_before_training_are_no_part_of_the_first_step(tuner: Tuner) -> None:
+    record = record_of(tuner, SEARCHED)
+    printed = [float.fromhex(line) for line in tuner.finish()[1].split()]
+    assert list(record.losses) == printed and len(printed) == 32
+    assert set(record.window.samples) == {16.0}
 
 
 def test_a_stretched_epoch_that_the_loop_leaves_counts_nothing_twice(tuner: Tuner) -> None:

@@ -62,6 +62,10 @@ class Consumption:
             self._ended = None  # a stretched epoch goes on
         self.batches.append(Batch(loader, mark, samples, wait_s, turnover_s))
 
+    def drop_others(self, mark: Any) -> None:
+        """Batches of other iterators than ``mark``'s were for something that was thrown away."""
+        self.batches = [b if b.mark is mark else b._replace(samples=None) for b in self.batches]
+
     def evaluate(self) -> None:
         """A module is called without gradients."""
         self._evaluated = True

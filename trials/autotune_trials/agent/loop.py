@@ -399,6 +399,9 @@ class Agent:
                     self._begin()
             self.in_backward = True
             self.consumption.train()
+            if not self.iterations and self.backwards and not self.in_step and self._gradients_were_dropped():
+                self.loss.drop_current()  # a search for the batch size, say, that ran before training
+                self.consumption.drop_others(self.loader_hooks.last)
             if create_graph:
                 self.double_backward = True
             if self.iterations == 1 and self.config.mode == "live" and self.consumption.batches and not self.compares_samples:
@@ -418,6 +421,11 @@ class Agent:
         except Exception:
             self.fail("before_backward")
         return tensors, gradients
+
+    def _gradients_were_dropped(self) -> bool:
+        """No parameter has a gradient although backward ran: what it was computed for was no training."""
+        parameters = self.live.parameters()
+        return bool(parameters) and all(p.grad is None for p in parameters)
 
     def on_scaled(self, loss: Any, scaled: Any) -> None:
         """The job's own GradScaler made ``scaled`` of ``loss``: the loss is what counts, whatever the scale is by then."""

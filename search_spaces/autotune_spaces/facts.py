@@ -97,3 +97,4 @@ class JobFacts:
     samples_per_step: float = 1.0
     sample_unit: str = "samples"  # "samples", or "iterations" where no batch could be counted
     own_settings: dict[str, str] = field(default_factory=dict)  # further calls the job makes itself, e.g. {"set_num_threads": "train.py:9"}
+    compares_samples: str = ""  # how the loss compares the samples of a batch with each other (contrastive losses), "" if it is not seen to

@@ -63,6 +63,7 @@ def job_facts(agent: Any) -> JobFacts:
         world_size=world_size(torch),
         samples_per_step=agent.samples_total / agent.iterations if counted else 1.0,
         sample_unit="samples" if counted else "iterations",
+        compares_samples=agent.compares_samples,
         own_settings={**agent.own_settings, **_own_channels_last(live)},
     )
 

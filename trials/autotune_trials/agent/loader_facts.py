@@ -115,12 +115,12 @@ def describe(data: Any, loader: Any, key: str, site: str, size: int | None, aske
 
 
 def construction_spot(built: Any, frame: FrameType | None) -> tuple[CodeType, int] | None:
-    """(code, line) that built ``built``: outside torch, outside ourselves and outside constructors of its subclasses."""
+    """(code, line) that built ``built``: outside torch, outside ourselves, and outside constructors of its subclasses and what is
+    wrapped around them (Lightning)."""
     torch_directory = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", "") or "") + os.sep
     while frame is not None:
         code = frame.f_code
-        building = code.co_name == "__init__" and bool(code.co_varnames)
-        own = building and frame.f_locals.get(code.co_varnames[0]) is built
+        own = code.co_argcount > 0 and frame.f_locals.get(code.co_varnames[0]) is built
         if not own and not code.co_filename.startswith((torch_directory, _OURS)):
             return code, frame.f_lineno or 0
         frame = frame.f_back

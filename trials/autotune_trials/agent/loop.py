@@ -25,6 +25,7 @@ from autotune_trials.agent import log
 from autotune_trials.agent.blocks import LiveMode
 from autotune_trials.agent.channel import Channel
 from autotune_trials.agent.closures import Evaluations
+from autotune_trials.agent.consumption import Consumption
 from autotune_trials.agent.entries import is_out_of_memory
 from autotune_trials.agent.facts import loss_module, rank
 from autotune_trials.agent.lead import Lead
@@ -32,6 +33,7 @@ from autotune_trials.agent.live import LiveJobControl
 from autotune_trials.agent.loader_facts import construction_spot
 from autotune_trials.agent.loss import LossMeter
 from autotune_trials.agent.modes import Mode
+from autotune_trials.agent.objective import comparison
 from autotune_trials.agent.patches import PatchSet, backward, compiling, modules, optimizer, seeds, settings, transfer
 from autotune_trials.agent.probe import GradientSketch, NormProbe
 from autotune_trials.agent.recording import RecordMode
@@ -96,6 +98,7 @@ class Agent:
         self._scaled: tuple[Any, Any] = (lambda: None, None)  # what the job's own scaler made last, and of what
         self.own_compile = False
         self.double_backward = False
+        self.compares_samples = ""  # see agent.objective
         self.own_settings: dict[str, str] = {}
         self.loss_modules: set[str] = set()
         self.seeds_seen = config.seed is not None
@@ -104,8 +107,10 @@ class Agent:
         self.inside_entry = False
         self.applying = False  # a knob is being set: what torch sees now is not the job's doing
         self.knob_failure = ""
-        self._batches: list[tuple[Any, float, float, float | None]] = []
+        self.consumption = Consumption()
+        self._first_iteration: Iteration | None = None
         self._training_called = False
+        self.in_backward = False
         self._gradless = self._other_loader = False
         self._gradless_share = self._other_share = 0
         self._skipped = False
@@ -228,7 +233,7 @@ class Agent:
                 return
         elif self.live.autocast.ending:
             self.live.autocast.end()
-        self.clock.switch(DATA)
+        self.clock.switch(AWAY if self._evaluating() else DATA)
 
     def _begin(self) -> None:
         """Training begins: imports and the building of the model are no part of the first iteration."""
@@ -243,8 +248,8 @@ class Agent:
         clock, hooks = self.clock, self.loader_hooks
         if hooks.own_s:
             clock.last_s, wait_s, hooks.own_s = clock.last_s + hooks.own_s, max(0.0, wait_s - hooks.own_s), 0.0
-        self._batches.append((loader, samples, wait_s, turnover_s))
-        if clock.phase == AWAY and self._is_other(loader) and not self._usual(self._other_share):
+        self.consumption.fetch(loader, hooks.last, samples, wait_s, turnover_s)
+        if clock.phase == AWAY and (not self._is_other(loader) or not self._usual(self._other_share)):
             return
         if turnover_s is not None:
             clock.relabel(AWAY)
@@ -254,6 +259,7 @@ class Agent:
 
     def on_epoch_end(self, loader: Any) -> None:
         if not self.stopped and not self._is_other(loader):
+            self.consumption.end_epoch(self.loader_hooks.last, trained=self.backwards > 0)
             self.clock.relabel(AWAY)  # waiting for the end, and what comes until the next batch, is turnover
 
     def on_fault(self, where: str, text: str) -> None:
@@ -266,6 +272,10 @@ class Agent:
         self.stop()
         self.channel.send(Fault(rank(self.torch), where, text))
 
+    def _evaluating(self) -> bool:
+        """The last batch was only evaluated: the next may be, too, until the model is called in training."""
+        return self.consumption.evaluating and not self._usual(self._gradless_share)
+
     def _is_other(self, loader: Any) -> bool:
         """Another loader than the one trained on, as far as that is known."""
         hooks = self.loader_hooks
@@ -275,10 +285,13 @@ class Agent:
 
     def on_module(self, module: Any) -> None:
         """A top-level module call, while modules are watched."""
-        if self.stopped or self.inside_entry:
+        if self.stopped or self.inside_entry or self.in_backward:  # backward of a checkpointed part calls its modules again
             return
         try:
-            if not (module.training and self.torch.is_grad_enabled()):
+            if not self.torch.is_grad_enabled():
+                self.consumption.evaluate()
+                return
+            if not module.training:
                 return
             first = next(module.parameters(), None)
             if first is None:
@@ -308,9 +321,12 @@ class Agent:
         try:
             if not self._begun:
                 self._begin()
-            if self.clock.phase in (OTHER, OPTIMIZER, AWAY):
+            if self.clock.phase == AWAY and self.consumption.untouched:
+                self.clock.relabel(DATA)  # it was no evaluation that this batch was fetched for
+            if self.clock.phase in (OTHER, DATA, OPTIMIZER, AWAY):
                 self.clock.switch(FORWARD)
             self._training_called = True
+            self.consumption.train()
             autocast = self.live.autocast
             return autocast.enter(self.live.device) or autocast.fade(self.live.device, args)
         except Exception:
@@ -320,6 +336,7 @@ class Agent:
     def on_gradless_call(self) -> None:
         """An entry module is called in evaluation."""
         self._gradless = True
+        self.consumption.evaluate()
         self.live.autocast.leave()
         if not self._usual(self._gradless_share) and not self._training_called and self.clock.phase != DATA:
             self.clock.switch(AWAY)
@@ -390,10 +407,17 @@ class Agent:
                 self.hold_knobs(final=False)
                 if not self._begun:
                     self._begin()
+            self.in_backward = True
+            self.consumption.train()
+            if not self.iterations and self.backwards and not self.in_step and self._gradients_were_dropped():
+                self.loss.drop_current()  # a search for the batch size, say, that ran before training
+                self.consumption.drop_others(self.loader_hooks.last)
             if create_graph:
                 self.double_backward = True
+            if self.iterations == 1 and self.config.mode == "live" and self.consumption.batches and not self.compares_samples:
+                self.compares_samples = comparison(tensors, int(self.consumption.batches[-1].samples or 0))
             clock, live = self.clock, self.live
-            if clock.phase == OTHER and not self._training_called and not self._batches:
+            if clock.phase == OTHER and not self._training_called and not self.consumption.batches:
                 clock.relabel(FORWARD)  # a job without loader and modules: all before backward is its forward
             clock.switch(BACKWARD)
             if live.autocast.inside:
@@ -409,12 +433,18 @@ class Agent:
             self.fail("before_backward")
         return tensors, gradients
 
+    def _gradients_were_dropped(self) -> bool:
+        """No parameter has a gradient although backward ran: what it was computed for was no training."""
+        parameters = self.live.parameters()
+        return bool(parameters) and all(p.grad is None for p in parameters)
+
     def on_scaled(self, loss: Any, scaled: Any) -> None:
         """The job's own GradScaler made ``scaled`` of ``loss``: the loss is what counts, whatever the scale is by then."""
         if not self.stopped and scaled is not loss and type(scaled) is type(loss) is self.torch.Tensor:
             self._scaled = (weakref.ref(scaled), loss.detach())
 
     def after_backward(self) -> None:
+        self.in_backward = False
         if self.stopped:
             return
         try:
@@ -423,7 +453,7 @@ class Agent:
             self.clock.switch(OPTIMIZER if self.in_step else OTHER)
             self.backwards += 1
             if self.loader_hooks is not None:
-                self.loader_hooks.credit_backward()
+                self.loader_hooks.credit_backward(doubtful=self.consumption.evaluated)
             if self.probe.left:
                 self.probe.after_backward(self.live.parameters())
             if self.sketch.wanted and not (self.in_step and self.sketch.taken):  # of a closure's gradients, the first
@@ -511,6 +541,14 @@ class Agent:
         """The job marks iterations itself: what was counted by the optimizer until now belongs to its first one."""
         self.loss.merge_into_current()
         self.iterations, self.samples_total = 0, 0.0
+        self.consumption.start_over()
+        self.mode.start_over()
+
+    def _go_on_with_first(self) -> None:
+        """The first iteration was taken to end with the step before: it goes on to this one, with its batches."""
+        self.loss.merge_into_current()
+        self.iterations, self.samples_total = 0, 0.0
+        self.consumption.go_on_with_first()
         self.mode.start_over()
 
     def on_metric(self, name: str, value: Any) -> None:
@@ -560,17 +598,14 @@ class Agent:
         return not self.own_compile and not self.live.entries and (utils is None or not utils.counters["stats"]["unique_graphs"])
 
     def _count_samples(self, iteration: Iteration, given: float | None) -> None:
-        counted, found = 0.0, False
-        for loader, samples, wait_s, turnover_s in self._batches:
-            if not self._is_other(loader):
-                counted, found = counted + samples, True
-                if turnover_s is not None:
-                    iteration.turnovers.append(turnover_s)
-            iteration.wait_s += wait_s
-        if self._batches:
-            self._batches = []
-        if given is not None:
-            counted, found = float(given), True
+        trained = self.consumption.take(self._is_other)
+        iteration.wait_s, iteration.turnovers = trained.wait_s, list(trained.turnovers_s)
+        self._other_loader = self._other_loader and not trained.in_turn
+        counted, found = (trained.samples, trained.counted) if given is None else (float(given), True)
+        if trained.first_fetched_ahead and given is None and self._first_iteration is not None:
+            self._first_iteration.samples -= trained.first_fetched_ahead
+            self.samples_total -= trained.first_fetched_ahead
+        self._first_iteration = iteration if not iteration.index else None
         self.samples_counted = self.samples_counted or found
         iteration.samples = counted if self.samples_counted else 1.0
         self.samples_total += iteration.samples
@@ -641,6 +676,7 @@ class Agent:
 
     def on_job_error(self, error: BaseException) -> None:
         """An exception passes through code of the job that we wrap; it is raised again by the caller."""
+        self.in_backward = False
         if not self.stopped and isinstance(error, Exception) and is_out_of_memory(error):
             self.note_out_of_memory(error)
 

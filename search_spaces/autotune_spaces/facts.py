@@ -50,6 +50,7 @@ class LoaderFacts:
     custom_batch_sampler: bool
     in_order: bool = True
     worker_sharding: bool = True  # an IterableDataset that asks get_worker_info(); True for map-style
+    starts_anew: str = ""  # workers would run the job's script again from its top, and why; "": they would not
 
 
 @dataclass(frozen=True)

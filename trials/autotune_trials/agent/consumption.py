@@ -104,12 +104,12 @@ class Consumption:
 
     def take(self, is_other: Callable[[Any], bool]) -> Trained:
         """The iteration ends. ``is_other``: whether a loader is known not to be the training one."""
-        if self._evaluated:
-            self._settle()
+        alone = self._trained and not self._evaluated
+        self._settle()
         batches, self.batches = self.batches, []
         wait_s = sum(b.wait_s for b in batches)
         mine = [b for b in batches if not is_other(b.loader)]
-        in_turn = bool(batches) and not mine and self._trained and not self._evaluated
+        in_turn = alone and bool(batches) and not mine
         mine = batches[-1:] if in_turn else mine
         turnovers = tuple(b.turnover_s for b in mine if b.turnover_s is not None)
         before = len(self._held)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 from collections.abc import Mapping
@@ -111,7 +112,33 @@ def describe(data: Any, loader: Any, key: str, site: str, size: int | None, aske
         custom_batch_sampler=loader.batch_sampler is not None and not rebatches(data, loader),
         in_order=own.in_order,
         worker_sharding=sharding,
+        starts_anew=starts_anew(loader.multiprocessing_context),
     )
+
+
+def starts_anew(context: Any) -> str:
+    """Why worker processes would run the job's script from its top, "" if they would not.
+
+    Forked workers go on where they are. Others import the script first, as ``__mp_main__``: all of it that does not stand under
+    ``if __name__ == "__main__":``. Such a script fails, or trains once more in every worker.
+    """
+    multiprocessing = context or sys.modules["torch"].multiprocessing
+    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if method == "fork" or not script or _guarded(script):
+        return ""
+    return f'they are started by "{method}", and {os.path.basename(script)} has no line `if __name__ == "__main__":`'
+
+
+def _guarded(script: str) -> bool:
+    """Whether some of ``script`` is only run when it is the program; True as well if it cannot be read."""
+    try:
+        with open(script, encoding="utf-8") as file:
+            tree = ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError):
+        return True
+    tests = (node.test for node in tree.body if isinstance(node, ast.If))
+    return any(isinstance(part, ast.Name) and part.id == "__name__" for test in tests for part in ast.walk(test))
 
 
 def construction_spot(built: Any, frame: FrameType | None) -> tuple[CodeType, int] | None:

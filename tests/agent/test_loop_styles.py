@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,6 @@ class Style:
     outside: bool = False  # does something else between steps, and logs for how long
     optimizers: tuple[str, ...] = ("AdamW",)
     facts: dict[str, Any] = field(default_factory=dict)
-    usual: bool = True  # False: only with the slow tests
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -186,9 +184,8 @@ def check_time(style: Style, seen: Seen) -> None:
         assert outside_s > 0.1 * passed_s, "else this would prove nothing"
 
 
-def some(styles: list[Style], usual: set[str]) -> Iterator[Any]:
-    for style in styles:
-        yield pytest.param(style, id=style.name, marks=() if style.name in usual else pytest.mark.slow)
+def some(styles: list[Style], usual: set[str]) -> list[Any]:
+    return [pytest.param(style, id=style.name, marks=() if style.name in usual else pytest.mark.slow) for style in styles]
 
 
 NEW = {"several_optimizers", "closure", "evaluation_on_training_data", "turns", "no_sync", "rollouts", "checkpoints", "notebook"}

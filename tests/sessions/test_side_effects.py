@@ -195,11 +195,9 @@ def test_what_other_libraries_write(make_session, tmp_path: Path, module: str, j
     (tmp_path / "train.py").write_text(job)
     before = files(tmp_path)
     path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(REPO / "trials"), str(REPO / "search_spaces")])
-    session = make_session([python_with(module), "train.py"], keep=(), env={"PYTHONPATH": path})
-    wait_for(lambda: (tmp_path / "done").exists() or session.paths.stderr.read_text(), 60)
-    wait_for(lambda: (tmp_path / "done").exists(), 30)
+    session = make_session([python_with(module), "train.py"], keep=(), env={"PYTHONPATH": path}, root=tmp_path.parent / f"{tmp_path.name}-session")
+    wait_for(lambda: (tmp_path / "done").exists() or session.command.exit_status is not None, 90)
     session.close()
-    assert files(tmp_path) | {n: v for n, v in files(tmp_path).items() if n.startswith("session")} == before | {
-        n: v for n, v in files(tmp_path).items() if n.startswith("session")
-    }
+    assert files(tmp_path) == before
+    assert "done" in {Path(path).name for path in session.outcome["removed"]}, session.paths.stderr.read_text()
     assert not (tmp_path / "runs").exists() and not (tmp_path / "wandb").exists()

@@ -23,7 +23,7 @@ import autotune_spaces
 import autotune_trials
 from autotune.executors.base import Capture, Executor, FixedRun, LiveSession, SessionFailed
 from autotune.executors.output import read_metrics
-from autotune.executors.side_effects import notice, require_restored, restore_leftovers
+from autotune.executors.side_effects import notice, own_places, require_restored, restore_leftovers
 from autotune.export.fingerprint import interpreter
 from autotune.job.command import placeholders
 from autotune.job.configs import live_choices, process_part
@@ -162,7 +162,7 @@ class LocalExecutor(Executor):
             argv, self.spec.workdir, self.spec.env, paths, config,
             overrides=overrides, fill={"seed": str(FIRST_SEED + seed)}, cache_dir=self.run_dir / "compile-cache",
             startup_timeout_s=self.spec.startup_timeout_s, hang_timeout_s=self.spec.hang_timeout_s,
-            keep=self.spec.side_effects.keep if self.spec.side_effects.put_back else None, own=(self.run_dir,),
+            keep=self.spec.side_effects.keep if self.spec.side_effects.put_back else None, own=own_places(self.run_dir, self.spec.tracking.uri),
         )  # fmt: skip
         self._open = [s for s in self._open if not s.closed] + [session]
         return session

@@ -27,6 +27,18 @@ SCAN_S = 1.0  # a working directory with a million files is looked at in part
 MOST_NAMES = 20  # of a kind in the result; the sessions' own files have them all
 
 
+def own_places(run_dir: Path, tracking_uri: str | None) -> tuple[Path, ...]:
+    """What the tuner writes itself: the run directory, and a local MLflow store with its artifacts (see autotune.tracking.stores)."""
+    if tracking_uri == "auto":
+        database = run_dir.parent / "mlflow.db"
+    elif tracking_uri and tracking_uri.startswith("sqlite:///"):
+        database = Path(tracking_uri.removeprefix("sqlite:///"))
+    else:
+        return (run_dir,)
+    beside = (database.with_name(database.name + ending) for ending in ("-journal", "-wal", "-shm"))
+    return (run_dir, database, *beside, database.parent / "mlartifacts")
+
+
 def restore_leftovers(run_dir: Path) -> None:
     """Put back what sessions of a killed run left changed. The caller holds the run directory.
 

@@ -27,7 +27,9 @@ def observed(program: str, tmp_path: Path) -> Seen:
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert job.result["verdict"] in ("tuned", "keep-baseline")
     assert not job.left_over()
-    return job.result["observation"]
+    there = {p.name for p in job.folder.iterdir()} - {p.name for p in PROGRAMS.iterdir()}
+    assert there <= {"job.yaml", "autotune-runs", "__pycache__"}, "what trials make is removed"
+    return {**job.result["observation"], "written": job.result["written"]}
 
 
 def line_of(program: str, text: str) -> str:
@@ -91,6 +93,11 @@ def manual_marks(seen: Seen) -> None:
     assert seen["job"]["optimizers"] == []
 
 
+def checkpoints(seen: Seen) -> None:
+    assert seen["written"]["removed"] == ["checkpoints"]
+    assert not seen["written"]["failed"] and not seen["written"]["noticed"]
+
+
 def in_general(seen: Seen) -> None:
     assert seen["job"]["optimizers"]
 
@@ -101,10 +108,10 @@ CASES = [  # program, what is peculiar to it, samples a step
     ("validation", validation, 32), ("evaluation_on_training_data", in_general, 32), ("iterable", iterable, 32),
     ("sharded_stream", in_general, 32), ("batch_sampler", in_general, 24), ("nested_batches", in_general, 20),
     ("variable_length", in_general, 16), ("two_loaders", in_general, 32), ("turns", in_general, 24), ("no_loader", no_loader, 1),
-    ("rollouts", in_general, 1), ("closure", closure, 128), ("manual_marks", manual_marks, 32), ("checkpoints", in_general, 32),
+    ("rollouts", in_general, 1), ("closure", closure, 128), ("manual_marks", manual_marks, 32), ("checkpoints", checkpoints, 32),
     ("spawned", in_general, 32), ("notebook", in_general, 32),
 ]  # fmt: skip
-ALWAYS = ("several_optimizers", "iterable")  # the rest with the slow tests: test_loop_styles.py looks at all of them, more closely
+ALWAYS = ("several_optimizers", "checkpoints")  # the rest with the slow tests: test_loop_styles.py looks at all of them, more closely
 
 
 @pytest.mark.parametrize(

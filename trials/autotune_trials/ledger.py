@@ -203,19 +203,10 @@ class Ledger:
             if durable:  # a power cut must not leave a moved file without word of where it is
                 file.flush()
                 os.fsync(file.fileno())
-        try:
-            os.link(temporary, os.path.join(self.directory, name))
-        except FileExistsError:
-            return False
-        except OSError:  # a file system without links
-            if os.path.exists(os.path.join(self.directory, name)):
-                return False
-            os.rename(temporary, os.path.join(self.directory, name))
-            return True
-        finally:
-            if os.path.exists(temporary):
-                os.unlink(temporary)
-        return True
+        mine = _take_name(temporary, os.path.join(self.directory, name))
+        if mine and durable:
+            _flush_directory(self.directory)
+        return mine
 
     def _keep(self, entry: dict[str, Any], name: str) -> None:
         """Bring the original to safety. What cannot be kept one way is kept another, or said not to be."""
@@ -296,6 +287,30 @@ def _digest(path: str) -> str:
     import hashlib
 
     return hashlib.blake2b(os.fsencode(path), digest_size=12).hexdigest()
+
+
+def _take_name(temporary: str, name: str) -> bool:
+    """Give the file ``temporary`` its final name, unless that is taken."""
+    try:
+        os.link(temporary, name)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without links
+        if os.path.exists(name):
+            return False
+        os.rename(temporary, name)
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+    return True
+
+
+def _flush_directory(path: str) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _link(path: str, kept: str) -> None:

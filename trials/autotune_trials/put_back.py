@@ -102,6 +102,8 @@ def _undo(entry: dict[str, Any], outcome: Outcome, trained: float | None, checkp
         if not os.path.isdir(path):
             os.makedirs(path, mode=entry["mode"])
             outcome["restored"].append(path)
+    elif kind == "spoilt" and os.path.lexists(entry["kept"]):
+        raise OSError("what was noted of it cannot be read; its original is still there")
     elif kind == "unkept":
         outcome["unkept"].append([path, entry["why"]])
 
@@ -116,7 +118,12 @@ def _return_original(path: str, entry: dict[str, Any], outcome: Outcome) -> None
     if os.path.lexists(path) and os.path.samestat(os.lstat(path), os.lstat(kept)):
         os.unlink(kept)  # rename(2) does nothing where both names are one file
         return
-    os.replace(kept, path)
+    try:
+        os.replace(kept, path)
+    except PermissionError:  # a file that may be written in a directory that may not
+        shutil.copyfile(kept, path)
+        shutil.copystat(kept, path)
+        os.unlink(kept)
     outcome["restored"].append(path)
 
 
@@ -174,13 +181,22 @@ def _entries(ledger: str) -> list[dict[str, Any]]:
         return []
     for name in names:
         if name.startswith(("e-", "u-")):
-            with open(os.path.join(ledger, name), encoding="utf-8") as file:
-                entry: dict[str, Any] = json.load(file)
-            entry["file"] = os.path.join(ledger, name)
+            entry = _entry(os.path.join(ledger, name))
             if "kept" in entry and os.path.basename(os.path.dirname(entry["kept"])) == "kept":  # the run may have been moved
                 entry["kept"] = os.path.join(ledger, "kept", os.path.basename(entry["kept"]))
             found.append(entry)
     return found
+
+
+def _entry(file: str) -> dict[str, Any]:
+    """One claim. Of one that a power cut has spoilt nothing is known but where its original would be."""
+    try:
+        with open(file, encoding="utf-8") as claim:
+            entry: dict[str, Any] = json.load(claim)
+    except ValueError:
+        kept = os.path.join(os.path.dirname(file), "kept", os.path.basename(file)[2:])
+        entry = {"kind": "spoilt", "path": file, "at": 0, "checkpoint": False, "kept": kept}
+    return {**entry, "file": file}
 
 
 def _last_sign(session: str) -> float:

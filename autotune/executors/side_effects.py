@@ -18,8 +18,8 @@ from typing import Any
 
 from autotune.errors import InputError
 from autotune.results import Written
-from autotune_trials.ledger import Places
 from autotune_trials.paths import publish
+from autotune_trials.places import Places
 from autotune_trials.put_back import OUTCOME, Outcome, leftovers, put_back
 
 NOTICED = "noticed.json"

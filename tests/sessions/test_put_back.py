@@ -18,8 +18,9 @@ from session_paths import PYTHONPATH
 from session_waits import gone_within, wait_for
 
 from autotune_trials import put_back as putting
-from autotune_trials.ledger import Ledger, Places
+from autotune_trials.ledger import Ledger
 from autotune_trials.paths import SessionPaths
+from autotune_trials.places import Places
 from autotune_trials.protocol import SessionConfig
 from autotune_trials.put_back import leftovers, put_back
 from autotune_trials.session import Session

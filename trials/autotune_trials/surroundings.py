@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from autotune_trials.ledger import Places
 from autotune_trials.paths import SessionPaths
+from autotune_trials.places import Places
 from autotune_trials.protocol import MARK_VARIABLE, SESSION_VARIABLE
 
 INJECT = Path(__file__).resolve().parent / "agent" / "inject"

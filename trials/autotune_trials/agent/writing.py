@@ -17,7 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 from autotune_trials.agent import log
-from autotune_trials.ledger import Ledger, resolved
+from autotune_trials.ledger import Ledger
+from autotune_trials.places import resolved
 
 _WRITES = os.O_WRONLY | os.O_RDWR
 ANEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC

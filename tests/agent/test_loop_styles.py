@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ NO_LOADER = {"num_workers": "DataLoader"}
 STYLES = [
     Style("own_modules", optimizers=("SGD",)),
     Style("own_autocast", withdrawn={"amp_dtype": "autocast"}, facts={"own_autocast": "bfloat16"}),
-    Style("own_scaler", withdrawn={"amp_dtype": "scal"}, facts={"own_scaler": True}),
+    Style("own_scaler", withdrawn={"amp_dtype": "Scaler"}, facts={"own_scaler": True}),
     Style("own_compile", facts={"own_compile": True}),
     Style("accumulation", backwards=4),
     Style("no_sync", backwards=4),
@@ -82,37 +83,46 @@ STYLES = [
 IDS = [style.name for style in STYLES]
 
 BARE = """
-import json, os, runpy, sys
+import os, runpy, sys
 import numpy, torch, torch.distributed, torch.utils.data
 sys.path.insert(0, os.getcwd())
-for name, script in json.loads(sys.argv[1]):
+for line in sys.stdin:
+    script, log = line.split()
     child = os.fork()
     if not child:
-        os.environ["STEP_LOG"] = f"{name}.bare"
+        os.environ["STEP_LOG"] = log
         sys.argv = [script]
         try:
             runpy.run_path(script, run_name="__main__")
         except SystemExit:
             pass
-        sys.stdout.flush()
         os._exit(0)
-    os.waitpid(child, 0)
+    print(os.waitpid(child, 0)[1], flush=True)
 """
+SCRIPTS = {"module": "package/train.py", "shell_script": "package/train.py", "console_script": "package/train.py"}
+Truth = Callable[[Style], list[Step]]
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Step]]:
-    """What each program logs when nothing watches it: one process that has torch loaded, forked for each."""
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Truth]:
+    """What a program logs when nothing watches it: a process that has torch loaded forks for each, which saves its start."""
     folder = tmp_path_factory.mktemp("bare") / "job"
     shutil.copytree(PROGRAMS, folder)
-    scripts = {"module": "package/train.py", "shell_script": "package/train.py", "console_script": "package/train.py"}
-    programs = [(style.name, scripts.get(style.name, f"{style.name}.py")) for style in STYLES]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MAX_STEPS": str(STEPS)}
-    done = subprocess.run(
-        [sys.executable, "-c", BARE, json.dumps(programs)], cwd=folder, env=env, capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-    return {name: steps_in(folder / f"{name}.bare") for name, _ in programs}
+    process = subprocess.Popen([sys.executable, "-c", BARE], cwd=folder, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None and process.stdout is not None
+
+    def truth(style: Style) -> list[Step]:
+        process.stdin.write(f"{SCRIPTS.get(style.name, style.name + '.py')} {style.name}.bare\n")
+        process.stdin.flush()
+        while not (line := process.stdout.readline()).strip().isdigit():  # the program's own output comes first
+            assert line
+        assert line.strip() == "0"
+        return steps_in(folder / f"{style.name}.bare")
+
+    yield truth
+    process.stdin.close()
+    process.wait(30)
 
 
 def steps_in(log: Path) -> list[Step]:
@@ -192,9 +202,9 @@ NEW = {"several_optimizers", "closure", "evaluation_on_training_data", "turns", 
 
 
 @pytest.mark.parametrize("style", some(STYLES, NEW))
-def test_losses_are_the_same_bits_as_without_the_agent(style: Style, bare: dict[str, list[Step]], tmp_path: Path) -> None:
+def test_losses_are_the_same_bits_as_without_the_agent(style: Style, bare: Truth, tmp_path: Path) -> None:
     seen = run(style, tmp_path, {})
-    assert [step["loss"] for step in bare[style.name]][: STEPS - 1] == list(seen.record.losses)[: STEPS - 1]
+    assert [step["loss"] for step in bare(style)][: STEPS - 1] == list(seen.record.losses)[: STEPS - 1]
     check_losses_and_samples(style, seen)
     check_time(style, seen)
     assert seen.left == ["steps.log"]

@@ -24,6 +24,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from autotune_trials.places import Places
@@ -167,7 +168,7 @@ class Ledger:
     def _keep(self, entry: dict[str, Any], name: str) -> None:
         """Bring the original to safety. What cannot be kept one way is kept another, or said not to be."""
         path, kept = entry["path"], entry.get("kept", "")
-        ways = {"moved": (os.rename, _copy), "linked": (_link, _copy), "copied": (_copy,)}.get(entry["kind"], ())
+        ways = _WAYS.get(entry["kind"], ())
         trouble: OSError | None = None
         for way in ways:
             try:
@@ -274,3 +275,7 @@ def _copy(path: str, kept: str) -> None:
     finally:
         if os.path.exists(half):
             os.unlink(half)
+
+
+# Tried in order: what a disk or a directory's mode does not allow is copied.
+_WAYS: dict[str, tuple[Callable[[str, str], None], ...]] = {"moved": (os.rename, _copy), "linked": (_link, _copy), "copied": (_copy,)}

@@ -25,7 +25,7 @@ from autotune.job.spec import JobSpec, SearchSpace, SideEffects
 from autotune_spaces.base import Withdrawn
 from autotune_spaces.facts import JobFacts
 from autotune_spaces.knobs import create
-from autotune_trials.protocol import Record
+from autotune_trials.protocol import Block, KnobChoice, Record
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 STEPS = 50
@@ -232,10 +232,13 @@ def test_knobs_are_in_force_and_the_job_is_seen_as_it_is(style: Style, tmp_path:
 
 
 def test_workers_that_would_run_the_script_again_are_a_failed_trial_with_its_reason(tmp_path: Path) -> None:
-    """Asked for all the same, it neither hangs nor ends in silence."""
-    with pytest.raises(SessionFailed) as caught:
-        run(Style("spawned"), tmp_path, {"num_workers": 1})
-    assert caught.value.kind == "crash" and "__main__" in caught.value.log_tail
+    """Asked for all the same: without a word they would each train as well, and the job wait for their batches for ever."""
+    tuner = executor(Style("spawned"), tmp_path)
+    with tuner.open_live({}) as live:
+        refused, usual = live.measure([Block("b", (KnobChoice("num_workers", 1),), 10), Block("a", (), 10)])
+    tuner.close()
+    assert refused.window is None and refused.error.startswith("knob:") and "from its top again" in refused.error and "__main__" in refused.error
+    assert usual.error == "" and len(usual.window.times_s) == 10
 
 
 def test_a_loop_no_hook_can_see_is_told_the_two_lines_it_needs(tmp_path: Path) -> None:

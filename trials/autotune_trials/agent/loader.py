@@ -38,6 +38,7 @@ from autotune_trials.agent.loader_facts import (
     own_batch_size,
     rebatches,
     site_of,
+    starts_anew,
 )
 from autotune_trials.agent.loader_iterator import close, iterator_class
 from autotune_trials.agent.loader_tracking import TrackedLoader, TrainingLoader
@@ -208,7 +209,16 @@ class LoaderHooks:
         if self.closed or state.key != self.selected or not self.overrides:
             return own, state.batch_size
         want = own.override(self.overrides)
+        if want.num_workers and not own.num_workers and want != state.refused:
+            self._refuse_workers_that_start_anew(state, want, template)
         return (own if want == state.refused else want), self._size(state, template)
+
+    def _refuse_workers_that_start_anew(self, state: TrackedLoader, want: Settings, template: Any) -> None:
+        """Such workers would train as well, each a whole job of its own, and the job wait for a batch for ever."""
+        why = starts_anew(template.multiprocessing_context)
+        if why:
+            state.refused = want
+            self.report(f"loader settings num_workers={want.num_workers}", f"workers would run the job's script from its top again: {why}")
 
     def _size(self, state: TrackedLoader, template: Any) -> int | None:
         size = self.overrides.get("batch_size")

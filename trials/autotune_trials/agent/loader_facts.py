@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import sys
 from collections.abc import Mapping
@@ -130,6 +131,7 @@ def starts_anew(context: Any) -> str:
     return f'they are started by "{method}", and {os.path.basename(script)} has no line `if __name__ == "__main__":`'
 
 
+@functools.cache
 def _guarded(script: str) -> bool:
     """Whether some of ``script`` is only run when it is the program; True as well if it cannot be read."""
     try:

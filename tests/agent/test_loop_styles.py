@@ -80,7 +80,6 @@ STYLES = [
     Style("shell_script", ("sh", "train.sh")),
     Style("console_script", ("bin/train",)),
 ]
-IDS = [style.name for style in STYLES]
 
 BARE = """
 import os, runpy, sys
@@ -140,11 +139,11 @@ class Seen:
     left: list[str]  # files that were not there before
 
 
-def executor(style: Style, tmp_path: Path) -> LocalExecutor:
+def executor(style: Style, tmp_path: Path, **env: str) -> LocalExecutor:
     folder = tmp_path / "a job's own place"
     shutil.copytree(PROGRAMS, folder)
     spec = JobSpec(
-        "job", style.argv, folder, {"OMP_NUM_THREADS": "1", "STEP_LOG": str(folder / "steps.log")},
+        "job", style.argv, folder, {"OMP_NUM_THREADS": "1", "STEP_LOG": str(folder / "steps.log"), **env},
         SearchSpace("test", tuple(create(name, {}) for name in KNOBS)), hang_timeout_s=60.0, startup_timeout_s=90.0,
         side_effects=SideEffects(keep=("steps.log",)),
     )  # fmt: skip
@@ -198,10 +197,12 @@ def some(styles: list[Style], usual: set[str]) -> list[Any]:
     return [pytest.param(style, id=style.name, marks=() if style.name in usual else pytest.mark.slow) for style in styles]
 
 
-NEW = {"several_optimizers", "closure", "evaluation_on_training_data", "turns", "no_sync", "rollouts", "checkpoints", "notebook"}
+# Three seconds each: these in every run, the rest with the slow tests.
+SAME_BITS = {"several_optimizers", "closure", "evaluation_on_training_data", "turns"}
+IN_FORCE = {"no_sync", "sharded_stream", "batch_sampler", "no_loader", "rollouts", "spawned", "shell_script"}
 
 
-@pytest.mark.parametrize("style", some(STYLES, NEW))
+@pytest.mark.parametrize("style", some(STYLES, SAME_BITS))
 def test_losses_are_the_same_bits_as_without_the_agent(style: Style, bare: Truth, tmp_path: Path) -> None:
     seen = run(style, tmp_path, {})
     assert [step["loss"] for step in bare(style)][: STEPS - 1] == list(seen.record.losses)[: STEPS - 1]
@@ -210,7 +211,7 @@ def test_losses_are_the_same_bits_as_without_the_agent(style: Style, bare: Truth
     assert seen.left == ["steps.log"]
 
 
-@pytest.mark.parametrize("style", STYLES, ids=IDS)
+@pytest.mark.parametrize("style", some(STYLES, IN_FORCE))
 def test_knobs_are_in_force_and_the_job_is_seen_as_it_is(style: Style, tmp_path: Path) -> None:
     config = {name: value for name, value in KNOBS.items() if name not in style.withdrawn}
     seen = run(style, tmp_path, config)
@@ -242,8 +243,7 @@ def test_workers_that_would_run_the_script_again_are_a_failed_trial_with_its_rea
 
 
 def test_a_loop_no_hook_can_see_is_told_the_two_lines_it_needs(tmp_path: Path) -> None:
-    style = Style("by_hand")
     with pytest.raises(SessionFailed) as caught:
-        run(style, tmp_path, {})
+        executor(Style("by_hand"), tmp_path, MAX_STEPS="200").run_fixed(FixedRun({}, seed=0, steps=STEPS))
     assert caught.value.kind == "unhooked"
     assert "import autotune" in caught.value.detail and "autotune.step(" in caught.value.detail

@@ -125,6 +125,7 @@ def test_the_agent_sees_the_job_as_it_is(program: str, check: Callable[[Seen], N
     assert sum(seen["anatomy"]["phases_s"].values()) == pytest.approx(seen["anatomy"]["iteration_s"], rel=0.25)
 
 
+@pytest.mark.slow
 def test_a_loop_no_hook_can_see_is_told_the_two_lines_it_needs(tmp_path: Path) -> None:
     _, finished = tune("by_hand", tmp_path)
     assert finished.returncode == 4

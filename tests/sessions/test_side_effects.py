@@ -75,7 +75,9 @@ def executor(folder: Path, run: str = "run", **options: object) -> LocalExecutor
     return LocalExecutor(spec, folder / run)
 
 
-@pytest.mark.parametrize("resumed", [True, False], ids=["a good checkpoint is there", "none is there"])
+@pytest.mark.parametrize(
+    "resumed", [pytest.param(True, id="a good checkpoint is there"), pytest.param(False, id="none is there", marks=pytest.mark.slow)]
+)
 def test_every_trial_starts_as_the_first_and_the_users_checkpoint_is_untouched(tmp_path: Path, resumed: bool) -> None:
     (tmp_path / "train.py").write_text(RESUMES)
     ground = tmp_path.parent / f"{tmp_path.name}-ground"
@@ -101,6 +103,7 @@ def test_every_trial_starts_as_the_first_and_the_users_checkpoint_is_untouched(t
     assert not written.unkept and not written.failed
 
 
+@pytest.mark.slow
 def test_trials_that_are_not_put_back_resume_from_each_other(tmp_path: Path) -> None:
     """The trap itself: without it the test above would prove nothing."""
     (tmp_path / "train.py").write_text(RESUMES)
@@ -117,6 +120,7 @@ def test_a_file_that_was_changed_unseen_is_told(tmp_path: Path) -> None:
     assert summary(tmp_path / "run", tmp_path).noticed == ("unseen.log",)
 
 
+@pytest.mark.slow
 def test_a_trial_that_crashes_is_put_back_too(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(RESUMES)
     bare(tmp_path, 12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 
@@ -186,3 +187,33 @@ def test_a_stack_is_read_while_its_thread_runs_on() -> None:
     assert outermost == {"_bootstrap"}, "whole stacks, always"
     assert any(code.co_name == "numbers" for stack in seen for code, _ in stack)
     assert stack_of(thread.ident) == []
+
+
+def test_no_collection_begins_while_a_stack_is_read() -> None:
+    """Its callbacks are Python, during which the thread that is looked at would go on."""
+    began = []
+
+    def collections_at(depth: int) -> int:
+        if depth:
+            return collections_at(depth - 1)
+        before = len(began)
+        assert len(stack_of(threading.get_ident())) > 200
+        return len(began) - before
+
+    def on_collection(phase: str, info: dict) -> None:
+        began.append(phase)
+
+    usual = gc.get_threshold()
+    gc.callbacks.append(on_collection)
+    try:
+        gc.set_threshold(5)
+        assert collections_at(200) <= 10, "those of the iterators, before and after; a frame object each would make eighty"
+        assert began, "collections are counted"
+        assert gc.isenabled()
+        gc.disable()
+        collections_at(200)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+        gc.set_threshold(*usual)
+        gc.callbacks.remove(on_collection)

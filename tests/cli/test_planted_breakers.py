@@ -29,6 +29,7 @@ def tuned(job: Job) -> dict:
     return job.result
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_fourth_step_skipped_is_not_adopted(tmp_path: Path) -> None:
     result = tuned(job(tmp_path / "job", {"skip": BREAKERS["skip"]}))

@@ -23,6 +23,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -34,7 +35,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 LANGUAGES = ("bash", "python", "yaml", "json", "toml", "text")
-BLOCK_TIMEOUT_S = 700  # a slow or busy machine measures longer, and more pairs
+BLOCK_TIMEOUT_S = 900  # a slow or busy machine measures longer, and more pairs
 
 
 @dataclass(frozen=True)
@@ -186,14 +187,18 @@ def _bash(block: Block, folder: Path) -> str:
 
 
 def _run(command: list[str], folder: Path) -> str:
+    """What went wrong, or "". With a session of its own, so that a block which takes too long leaves no tuning behind."""
+    process = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+        env={**os.environ, "HOME": str(folder), "COLUMNS": "120"}, start_new_session=True,
+    )  # fmt: skip
     try:
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=BLOCK_TIMEOUT_S, stdin=subprocess.DEVNULL,
-            env={**os.environ, "HOME": str(folder), "COLUMNS": "120"},
-        )  # fmt: skip
+        out, err = process.communicate(timeout=BLOCK_TIMEOUT_S)
     except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
         return f"still running after {BLOCK_TIMEOUT_S} s"
-    return "" if done.returncode == 0 else f"ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    return "" if process.returncode == 0 else f"ended with {process.returncode}\n{out[-2000:]}{err[-2000:]}"
 
 
 @pytest.mark.timeout(1500)

@@ -10,13 +10,12 @@ ends, and what follows within the next milliseconds would never be seen.
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 import threading
 import time
-from collections import deque
-from contextlib import suppress
-from itertools import accumulate, chain, repeat, starmap
+from itertools import accumulate, chain, repeat, starmap, takewhile
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -100,15 +99,19 @@ def stack_of(thread: int) -> list[Spot]:
     """Code and line of every frame of ``thread``, innermost first; [] if it has ended.
 
     Done in one call that runs in C from beginning to end, during which the thread cannot go on. Step by step it could return from
-    a frame that is being looked at, and reading ``f_back`` then reads freed memory (seen as crashes, Python 3.11). No frame is kept
-    either: what its locals hold would live longer than the job meant them to.
+    a frame that is being looked at, and reading ``f_back`` then reads freed memory (seen as crashes, Python 3.11). Garbage
+    collection pauses in that call: the frame objects made there may start one, whose callbacks and finalizers are Python again and
+    let the thread go on (seen as a standstill). No frame is kept either: what its locals hold would live longer than meant.
     """
     first = map(itemgetter(thread), starmap(sys._current_frames, ((),)))
-    frames = accumulate(chain(first, repeat("f_back")), getattr)
-    found: deque[Spot] = deque()
-    with suppress(AttributeError, KeyError):  # there is nothing behind the outermost frame
-        found.extend(map(attrgetter("f_code", "f_lineno"), frames))
-    return list(found)
+    frames = takewhile(bool, accumulate(chain(first, repeat("f_back")), getattr))
+    spots = map(attrgetter("f_code", "f_lineno"), frames)
+    pause, resume = (gc.disable, gc.enable) if gc.isenabled() else (int, int)  # int() does nothing
+    try:
+        return list(chain(starmap(pause, ((),)), spots, starmap(resume, ((),))))[1:-1]
+    except KeyError:
+        resume()
+        return []
 
 
 def leaf_name(code: Any) -> str:

@@ -29,39 +29,26 @@ AHEAD_ACCUMULATED = AHEAD.replace("for x, y in one_ahead(loader):", "for step, (
             optimizer.step(); optimizer.zero_grad()""",
 )
 EVALUATED = CNN + """
-for epoch in range(3):
-    for x, y in loader:
-        loss = criterion(model(x), y)
-        optimizer.zero_grad(); loss.backward(); optimizer.step()
-    model.eval()
-    with torch.no_grad():
-        for x, y in loader:
-            model(x)
-    model.train()
-"""
-EVALUATED_FIRST = CNN + """
-model.eval()
-with torch.no_grad():
-    mean = sum(float(model(x).mean()) for x, _ in loader)
-model.train()
-for epoch in range(2):
-    for x, y in loader:
-        loss = criterion(model(x), y)
-        optimizer.zero_grad(); loss.backward(); optimizer.step()
-"""
-TEACHER = CNN + """
 import copy
 teacher = copy.deepcopy(model).eval()
-for epoch in range(2):
+def right():
+    model.eval()
+    with torch.no_grad():
+        found = sum(int((model(x).argmax(1) == y).sum()) for x, y in loader)
+    model.train()
+    return found
+right()  # before training: nothing of the model's training has been seen yet
+for epoch in range(4):
     for x, y in loader:
         with torch.no_grad():
             wanted = teacher(x)
         model.eval()
         with torch.no_grad():
-            before = model(x)  # a look at the batch before it is trained on
+            before = model(x)  # a look at the batch that is trained on next
         model.train()
         loss = criterion(model(x), y) + (wanted - before).pow(2).mean()
         optimizer.zero_grad(); loss.backward(); optimizer.step()
+    right()
 """
 SEARCHED = CNN + """
 for attempt in range(2):  # how large may a batch be?
@@ -89,14 +76,8 @@ def record_of(tuner: Tuner, source: str, **config: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("source", "samples"),
-    [
-        (AHEAD, [16] * 48),
-        (AHEAD_ACCUMULATED, [48, 48, 48, 48, 48, 16] * 3),
-        (EVALUATED, [16] * 48),
-        (EVALUATED_FIRST, [16] * 32),
-        (TEACHER, [16] * 32),
-    ],
-    ids=["ahead", "ahead and accumulated", "evaluated on the training loader", "evaluated first", "teacher"],
+    [(AHEAD_ACCUMULATED, [48, 48, 48, 48, 48, 16] * 3), (EVALUATED, [16] * 64)],
+    ids=["fetched ahead", "evaluated on the training loader"],
 )
 def test_an_iteration_has_the_samples_it_trained_on(tuner: Tuner, source: str, samples: list[int]) -> None:
     record = record_of(tuner, source)
@@ -154,28 +135,14 @@ optimizer = torch.optim.Adam([*images.parameters(), *texts.parameters()])
 unit = nn.functional.normalize
 while True:
     for x, y in loader:
-        a, b = unit(images(x)), unit(texts(y))
-        loss = LOSS
+        loss = criterion(unit(images(x)) @ unit(texts(y)).T, torch.arange(len(x)))
         optimizer.zero_grad(); loss.backward(); optimizer.step()
 """
 
 
-@pytest.mark.parametrize(
-    ("loss", "seen"),
-    [
-        ("criterion(a @ b.T, torch.arange(len(x)))", "a product of all its samples with each other, 16 x 16"),
-        ("criterion(torch.einsum('id,jd->ij', a, b), torch.arange(len(x)))", "a product of all its samples with each other"),
-        ("(a.T @ b / len(x) - torch.eye(24)).pow(2).sum()", "a product summed over its 16 samples"),
-        ("(1 - torch.cdist(a, b)).relu().mean()", "the distances between its 16 samples"),
-        ("(1 - nn.functional.pdist(a)).relu().mean() + b.mean()", "the distances between its 16 samples"),
-        ("criterion(a @ texts.weight.T, y)", ""),
-        ("(a * b).sum(1).mean()", ""),
-    ],
-)
-def test_a_loss_that_compares_samples_is_seen(tuner: Tuner, loss: str, seen: str) -> None:
-    tuner.start(CONTRASTIVE.replace("LOSS", loss))
-    found = tuner.receive().job.compares_samples
-    assert seen in found and bool(found) == bool(seen)
+def test_a_loss_that_compares_samples_is_seen(tuner: Tuner) -> None:
+    tuner.start(CONTRASTIVE)
+    assert tuner.receive().job.compares_samples == "a product of all its samples with each other, 16 x 16"
 
 
 WRAPPED = CNN + """

@@ -74,7 +74,7 @@ def switched_for_real(place: Place) -> Applied:
         hello = session.wait_hello()
         values, withdrawn = knobs_of(hello)
         asked = {name: values[name] for name in SWITCHED if name in values}
-        blocks = [_block("before"), *(_block(name, KnobChoice(name, value)) for name, value in asked.items()), _block("after")]
+        blocks = [_block("before"), *(_block(name, *_choices(name, value, hello)) for name, value in asked.items()), _block("after")]
         reports = session.run_plan(blocks)
     before, *between, after = reports
     for report in reports:
@@ -90,6 +90,13 @@ def switched_for_real(place: Place) -> Applied:
 
 def _block(name: str, *choices: KnobChoice) -> Block:
     return Block(name, choices, iterations=12, max_settle=24)
+
+
+def _choices(name: str, value: Value, hello: Hello) -> list[KnobChoice]:
+    """The knob; with one worker more where it means nothing without (in_order)."""
+    workers = hello.job.loader.num_workers if hello.job.loader is not None else 0
+    alone = knobs.create(name, {}).active({name: value}, {"num_workers": workers})
+    return [KnobChoice(name, value), *([] if alone else [KnobChoice("num_workers", 1)])]
 
 
 def _plain(report: BlockReport) -> dict[str, Any]:

@@ -55,9 +55,9 @@ class Place:
         return time.perf_counter() - began
 
     @contextmanager
-    def session(self, mode: str, steps: int, out: str, **config: Any) -> Iterator[Session]:
+    def session(self, mode: str, length: int, out: str, **config: Any) -> Iterator[Session]:
         """A session of the program, ended when the block is left."""
-        argv = self.program.argv(steps, str(self.out(out)))
+        argv = self.program.argv(length, str(self.out(out)))
         paths = SessionPaths(self.folder / f"session-{out}")
         with Session(argv, self.folder, self.variables, paths, SessionConfig(mode, "", **config), startup_timeout_s=TIMEOUT_S) as session:
             session.start()

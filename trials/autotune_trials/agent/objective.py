@@ -36,7 +36,7 @@ def comparison(losses: Any, batch: int) -> str:
 
 
 def _search(pending: list[Any], batch: int) -> str:
-    seen = set()
+    seen: set[Any] = set()
     while pending and len(seen) < NODES:
         node = pending.pop()
         if node is None or node in seen:
@@ -92,7 +92,8 @@ def _shape(node: Any, which: int) -> tuple[int, ...]:
 
 def _of_parameters(node: Any) -> bool:
     """Made of parameters alone: a small graph into which no data goes."""
-    pending, seen = [node], set()
+    pending: list[Any] = [node]
+    seen: set[Any] = set()
     while pending:
         node = pending.pop()
         if node is None or len(seen) > PARAMETER_NODES or any(word in node.name() for word in LOOKUPS):

@@ -91,14 +91,19 @@ def _missing(machine: Machine, libraries: dict[str, str], governor: str) -> list
 
 def _knobs(machine: Machine) -> list[dict[str, Any]]:
     """What each knob would try for an ordinary image job on this machine, or why it is out."""
-    from autotune_spaces.base import Withdrawn
+    import os
+    import sys
+    from dataclasses import replace
+
+    from autotune_spaces.base import Start, Withdrawn
     from autotune_spaces.knobs import get, names
 
     job, rows = _ordinary_job(machine), []
+    start = Start((sys.executable, "train.py"), dict(os.environ), os.getcwd())
     for name in names():
         row: dict[str, Any] = {"knob": name, "values": [], "out": ""}
         try:
-            row["values"] = list(get(name).domain(machine, job).values)
+            row["values"] = list(get(name).domain(machine, replace(job, surveys={name: get(name).survey(start)})).values)
         except Withdrawn as reason:
             row["out"] = str(reason)
         rows.append(row)

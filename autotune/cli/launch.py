@@ -21,7 +21,8 @@ def launch(
 ) -> None:
     """Run the job with its tuned settings. Nothing is measured, and the job's code is not changed.
 
-    The job takes this process's place: its output, signals and exit code are its own.
+    The job takes this process's place: its output, signals and exit code are its own. Where data are copied to memory for it, this process
+    stays beside it to remove them when it has ended.
 
     Example: autotune launch autotune-runs/digits -- --epochs 20
     """
@@ -32,8 +33,9 @@ def launch(
     import sys
 
     from autotune.errors import InputError
+    from autotune.export.attending import attend, end_as
     from autotune.export.fingerprint import current, differences, obstacles
-    from autotune.export.launching import become, plan, uses_out
+    from autotune.export.launching import become, knobs_of, plan, uses_out
     from autotune.export.load import load_tuned
 
     config = load_tuned(tuned)
@@ -49,7 +51,7 @@ def launch(
         now = current(config, job.env)
         for text in differences(config, now):
             print(f"autotune: warning: {text}; the speed-up was measured there", file=sys.stderr)
-        blocked = obstacles(config, now)
+        blocked = obstacles(config, now, job.env)
         if blocked and not force:
             raise InputError(
                 "; ".join(f"{name} cannot be applied here: {why}" for name, why in blocked.items()), where=str(tuned),
@@ -69,4 +71,6 @@ def launch(
         return
     if not quiet:
         print(f"autotune: {config.name}: {settings}", file=sys.stderr)
-    become(job)
+    if not any(knob.keeps_files for knob in knobs_of(config).values()):
+        become(job)
+    end_as(attend(lambda room: plan(config, extra or (), base=os.environ, seed=seed, out=out, partial=force, preparation=room)))

@@ -10,13 +10,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 from autotune_spaces.base import Config
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_trials.protocol import Block, BlockReport, Hello, Record
 from autotune_trials.session import FAILURES, SessionFailed
 
-__all__ = ["FAILURES", "Executor", "FixedRun", "LiveSession", "SessionFailed"]
+PREPARATION_S = "preparation_s"  # in Record.notes: what lies ready before such a process starts took so long to prepare
+
+__all__ = ["FAILURES", "PREPARATION_S", "Executor", "FixedRun", "LiveSession", "SessionFailed"]
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,10 @@ class Executor(ABC):
         Raises:
             SessionFailed
         """
+
+    def survey(self) -> Mapping[str, Any]:
+        """Knob -> what its :meth:`~autotune_spaces.base.Knob.survey` finds where sessions run. Asked for while none does."""
+        return {}
 
     def measure_peaks(self, threads: int, device: str) -> Mapping[str, float]:
         """What the machine of the sessions reaches on ``device`` ("": the one it has) with so many threads of torch (0: as the job's

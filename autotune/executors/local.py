@@ -18,21 +18,23 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import autotune_spaces
 import autotune_trials
-from autotune.executors.base import Capture, Executor, FixedRun, LiveSession, SessionFailed
+from autotune.executors.base import PREPARATION_S, Capture, Executor, FixedRun, LiveSession, SessionFailed
 from autotune.executors.output import read_metrics
 from autotune.executors.side_effects import notice, own_places, require_restored, restore_leftovers
 from autotune.export.fingerprint import interpreter
 from autotune.job.command import placeholders
-from autotune.job.configs import live_choices, process_part
+from autotune.job.configs import in_words, live_choices, process_part
 from autotune.job.spec import JobSpec
-from autotune_spaces.base import Config
+from autotune_spaces.base import Config, Knob, Start, Value, Withdrawn
 from autotune_trials import warden
 from autotune_trials.measure.profiler import STACK_STEPS
 from autotune_trials.paths import SessionPaths
-from autotune_trials.protocol import Block, BlockReport, Record, SessionConfig
+from autotune_trials.preparing import Preparation
+from autotune_trials.protocol import Block, BlockReport, KnobChoice, Record, SessionConfig
 from autotune_trials.session import Session
 from autotune_trials.surroundings import socket_folders
 
@@ -74,6 +76,7 @@ class LocalExecutor(Executor):
     def __init__(self, spec: JobSpec, run_dir: Path) -> None:
         self.spec, self.run_dir = spec, Path(run_dir).absolute()
         self._open: list[Session] = []
+        self._preparation = Preparation()
         warden.sweep_stale(socket_folders())  # what an earlier run left behind when it was killed together with its wardens
         restore_leftovers(self.run_dir)
 
@@ -92,6 +95,7 @@ class LocalExecutor(Executor):
             mode="profile" if request.profile else "fixed",
             directory="",
             knobs=live_choices(request.config, self.spec.search_space),
+            process_knobs=tuple(KnobChoice(k.name, v, dict(k.options)) for k, v in self._process_choices(request.config)),
             loader_key=self.loader_key,
             steps=request.steps,
             min_seconds=request.min_seconds,
@@ -114,9 +118,16 @@ class LocalExecutor(Executor):
             record = session.wait_record()
             if request.capture is not None:
                 record = replace(record, notes={**record.notes, "report": self._report(session, request.capture)})
+            if prepared_s := self._preparation.cost_s(self._process_choices(request.config)):
+                record = replace(record, notes={**record.notes, PREPARATION_S: prepared_s})
             return replace(record, metrics={**record.metrics, **self._printed_metrics(session)})
         finally:
             finish(session)
+
+    def survey(self) -> Mapping[str, Any]:
+        start = self._job_start()
+        found = {knob.name: knob.survey(start) for knob in self.spec.search_space.knobs}
+        return {name: surveyed for name, surveyed in found.items() if surveyed is not None}
 
     def measure_peaks(self, threads: int, device: str) -> Mapping[str, float]:
         """In a process of its own, with the job's Python and environment, so with the job's torch, cores and libraries."""
@@ -142,6 +153,7 @@ class LocalExecutor(Executor):
         for session in self._open:
             finish(session)
         self._open.clear()
+        self._preparation.close()
 
     def _report(self, session: Session, capture: Capture) -> str:
         """The path of the tool's report, once the tool is done; "" if it wrote none."""
@@ -172,8 +184,9 @@ class LocalExecutor(Executor):
 
         Raises:
             KeyError, ValueError: not a process knob of this search space.
+            SessionFailed: one of them cannot be set here, now.
         """
-        argv, environment = list(self.spec.command), dict[str, str]()
+        argv = list(self.spec.command)
         named = placeholders(argv)
         stray = set(process_config) - set(process_part(process_config, self.spec.search_space))
         if stray:
@@ -181,10 +194,26 @@ class LocalExecutor(Executor):
         for knob in self.spec.search_space.knobs:
             if knob.name in process_config:
                 argv = list(knob.command(argv, process_config[knob.name]))
-                environment |= knob.environment(process_config[knob.name])
             elif knob.name in named:  # {name} stands in the command: the job's own value belongs there
                 argv = list(knob.command(argv, knob.options["default"]))
-        return argv, environment
+        before, choices = replace(self._job_start(), argv=tuple(argv)), self._process_choices(process_config)
+        try:
+            start = self._preparation.start(before, choices)
+        except Withdrawn as reason:
+            raise SessionFailed("crash", f"{in_words(process_config)} cannot be prepared: {reason}") from None
+        asked = {name for knob, value in choices for name in knob.environment(value)}
+        overrides = {name: text for name, text in start.env.items() if name in asked or before.env.get(name) != text}
+        # A variable that a knob takes away is set to nothing, which is the same to those who read these.
+        return list(start.argv), overrides | {name: "" for name in before.env if name not in start.env}
+
+    def _process_choices(self, config: Config) -> list[tuple[Knob, Value]]:
+        """The process knobs of ``config`` with their values, in the order of the search space."""
+        part = process_part(config, self.spec.search_space)
+        return [(knob, part[knob.name]) for knob in self.spec.search_space.knobs if knob.name in part]
+
+    def _job_start(self) -> Start:
+        """What the unchanged job is started with, before what a session adds."""
+        return Start(self.spec.command, {**os.environ, **self.spec.env}, str(self.spec.workdir))
 
     def _takes_seed(self) -> bool:
         """The job takes its seed by a ``{seed}`` of its own: the agent then leaves seeds alone."""

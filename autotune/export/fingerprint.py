@@ -7,17 +7,19 @@ device file.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from autotune.export.tuned import TunedConfig
 from autotune_spaces import machine as machines
-from autotune_spaces.base import Knob, Withdrawn
+from autotune_spaces.base import Knob, Start, Withdrawn
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
 from autotune_spaces.knobs import create
 
@@ -54,6 +56,7 @@ def current(tuned: TunedConfig, env: Mapping[str, str]) -> Machine:
         cores=machines.cores(),
         memory_gib=machines.memory_gib(),
         shm_gib=machines.shm_gib(),
+        available_gib=machines.available_gib(),
         device="cuda" if gpus else "cpu",
         device_name=gpus[0] if gpus else model,
         torch_version=software.get("torch_version", ""),
@@ -82,8 +85,12 @@ def differences(tuned: TunedConfig, now: Machine) -> list[str]:
     return found
 
 
-def obstacles(tuned: TunedConfig, now: Machine) -> dict[str, str]:
-    """Knob -> why it cannot be applied here. The knobs themselves are asked, about a job that would take anything."""
+def obstacles(tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Knob -> why it cannot be applied here. The knobs themselves are asked, about a job that would take anything.
+
+    Args:
+        env: the job's variables; None: those of this process.
+    """
     device = "cuda" if tuned.provenance.job_device == "cuda" and now.device == "cuda" else "cpu"
     willing = JobFacts(
         pid=0,
@@ -93,8 +100,10 @@ def obstacles(tuned: TunedConfig, now: Machine) -> dict[str, str]:
         models=(ModelFacts("", 1, 1),),
     )
     found = {}
+    start = Start(tuned.command, dict(os.environ if env is None else env), str(tuned.workdir))
     for name, choice in tuned.knobs.items():
         knob: Knob = create(name, choice.options)
+        willing = replace(willing, surveys={name: knob.survey(start)})
         try:
             knob.candidates(now, willing)
         except Withdrawn as reason:

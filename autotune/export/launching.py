@@ -4,7 +4,8 @@
 
 Because the process is replaced, signals, exit code, stdin, stdout and stderr are the job's own, with nothing in between. It also
 means that nothing can clean up afterwards: session.json lies in the user's cache under a name made of its content, so that
-launching the same settings a thousand times leaves one file.
+launching the same settings a thousand times leaves one file. A knob that needs cleaning up after (a copy of the data in memory)
+makes it :func:`autotune.export.attending.attend` instead: the launcher waits beside the job, and passes on what it is told.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from pathlib import Path
 from autotune.errors import InputError
 from autotune.export.tuned import TunedConfig
 from autotune.job.command import fill
-from autotune_spaces.base import Knob, Scope
+from autotune_spaces.base import Knob, Scope, Start, Value, Withdrawn
 from autotune_spaces.codec import encode
 from autotune_spaces.knobs import create
 from autotune_spaces.space import command_line
 from autotune_trials.paths import SessionPaths, publish
+from autotune_trials.preparing import Preparation
 from autotune_trials.protocol import SESSION_VARIABLE, KnobChoice, SessionConfig
 
 
@@ -49,13 +51,20 @@ def knobs_of(tuned: TunedConfig) -> dict[str, Knob]:
 
 
 def needs_agent(knob: Knob) -> bool:
-    """Live knobs, and process knobs whose variable torch itself does not read."""
-    return knob.scope is Scope.LIVE or type(knob).at_import is not Knob.at_import
+    """Live knobs, and process knobs whose variable nobody else reads."""
+    kind = type(knob)
+    return knob.scope is Scope.LIVE or kind.at_import is not Knob.at_import or kind.at_start is not Knob.at_start
+
+
+def needs_launch(knob: Knob) -> bool:
+    """More than variables and words, which a script could set by itself."""
+    return needs_agent(knob) or knob.keeps_files
 
 
 def plan(
-    tuned: TunedConfig, extra: Sequence[str] = (), *, base: Mapping[str, str], seed: int = 0, out: Path | None = None, partial: bool = False
-) -> Launch:
+    tuned: TunedConfig, extra: Sequence[str] = (), *, base: Mapping[str, str], seed: int = 0, out: Path | None = None, partial: bool = False,
+    preparation: Preparation | None = None,
+) -> Launch:  # fmt: skip
     """How ``tuned`` is run.
 
     Args:
@@ -64,9 +73,10 @@ def plan(
         seed: what ``{seed}`` in the command stands for.
         out: what ``{trial_dir}`` stands for; by default ``out`` in the job's directory.
         partial: a missing secret is left out instead of an error.
+        preparation: where knobs may put the files they need; None: what needs files is not prepared, for nothing is started.
 
     Raises:
-        InputError: a secret of the job is not in the environment.
+        InputError: a secret of the job is not in the environment, or a knob cannot be set here.
     """
     knobs = knobs_of(tuned)
     values = {name: choice.value for name, choice in tuned.knobs.items()}
@@ -75,13 +85,27 @@ def plan(
     words = fill(command_line(tuned.command, knobs.values(), values), places)
     argv = [re.sub(r"\$\{(\w+)\}", lambda m: secrets.get(m[1], m[0]), word) for word in words] + list(extra)
     env = {**base, **{name: fill([value], places)[0] for name, value in tuned.env.items()}}
-    for name, knob in knobs.items():
-        env.update(knob.environment(values[name]))
+    start = _prepared(Start(tuple(argv), env, str(tuned.workdir)), knobs, values, preparation)
     session = None
     if any(needs_agent(k) for k in knobs.values()):
         live = tuple(KnobChoice(n, values[n], dict(k.options)) for n, k in knobs.items() if k.scope is Scope.LIVE)
         session = SessionConfig(mode="launch", directory="", knobs=live, loader_key=tuned.provenance.loader_key, record_loss=False)
-    return Launch(tuple(argv), env, tuned.workdir, session)
+    return Launch(start.argv, start.env, tuned.workdir, session)
+
+
+def _prepared(start: Start, knobs: Mapping[str, Knob], values: Mapping[str, Value], preparation: Preparation | None) -> Start:
+    """``start`` with the process knobs set."""
+    for name, knob in knobs.items():
+        if knob.scope is not Scope.PROCESS or (knob.keeps_files and preparation is None):
+            continue
+        try:
+            start = (preparation or Preparation()).start(start, [(knob, values[name])])
+        except Withdrawn as reason:
+            raise InputError(
+                f"{name}={values[name]} cannot be set here: {reason}", where=f"knobs.{name}", expected="a machine like the one it was tuned on",
+                remedy=f"tune again here, or take {name} out of the file",
+            ) from None  # fmt: skip
+    return start
 
 
 def uses_out(tuned: TunedConfig) -> bool:
@@ -150,6 +174,23 @@ def become(launch: Launch) -> None:
     Raises:
         InputError: its directory or its program is not there.
     """
+    program, env = arrive(launch)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and what is ignored stays so in the new program
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execve(program, list(launch.argv), env)
+    except OSError as error:
+        raise InputError(f"'{launch.argv[0]}' cannot be started: {error.strerror}", where="command", expected="a program") from None
+
+
+def arrive(launch: Launch) -> tuple[str, dict[str, str]]:
+    """Go to the job's directory; returns its program's path and its variables.
+
+    Raises:
+        InputError: its directory or its program is not there.
+    """
     env = environment_of(launch)
     try:
         os.chdir(launch.workdir)
@@ -163,11 +204,4 @@ def become(launch: Launch) -> None:
             f"the command '{word}' was not found", where="command", expected="a program on PATH",
             remedy="activate the environment the job runs in",
         )  # fmt: skip
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and what is ignored stays so in the new program
-    sys.stdout.flush()
-    sys.stderr.flush()
-    try:
-        os.execve(program, list(launch.argv), env)
-    except OSError as error:
-        raise InputError(f"'{word}' cannot be started: {error.strerror}", where="command", expected="a program") from None
+    return program, env

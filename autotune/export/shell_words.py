@@ -9,8 +9,10 @@ from collections.abc import Collection, Sequence
 from autotune.export.launching import knobs_of
 from autotune.export.tuned import TunedConfig, TunedKnob
 from autotune.job.command import fill
+from autotune_spaces.base import Knob, Value
 from autotune_spaces.space import command_line
 
+STAGED = "AUTOTUNE_STAGED"  # where a script keeps copies of data
 PLACES = {"seed": "${SEED}", "trial_dir": "${TRIAL_DIR}"}
 
 
@@ -35,7 +37,7 @@ def words_of(tuned: TunedConfig) -> list[str]:
 
 
 def variables_of(tuned: TunedConfig) -> set[str]:
-    return {*tuned.env_from_launch, "SEED", "TRIAL_DIR"}
+    return {*tuned.env_from_launch, "SEED", "TRIAL_DIR", STAGED}
 
 
 def line(words: Sequence[str], tuned: TunedConfig) -> str:
@@ -52,6 +54,16 @@ def set_up(tuned: TunedConfig) -> list[str]:
         lines.append('TRIAL_DIR="${TRIAL_DIR:-$PWD/out}"; mkdir -p -- "$TRIAL_DIR"')
     lines += ask_for_secrets(tuned)
     lines += [f"export {name}={quote(fill([value], PLACES)[0], variables_of(tuned))}" for name, value in tuned.env.items()]
+    return lines
+
+
+def exports(knob: Knob, value: Value, tuned: TunedConfig) -> list[str]:
+    """The lines that set a process knob's variables; one that is added to keeps what the calling shell has there."""
+    lines = []
+    for name, text in knob.environment(value).items():
+        between = knob.adds_to.get(name)
+        kept = f"${{{name}:+{between}${name}}}" if between is not None else ""
+        lines.append(f"export {name}={quote(text, variables_of(tuned))}{kept}")
     return lines
 
 

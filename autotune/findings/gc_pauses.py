@@ -16,6 +16,7 @@ FULL = 2  # generation: all objects are looked through
 class GcPauses(Rule):
     name = "gc-pauses"
     title = "Garbage collection"
+    knob = "gc"
     card = (
         "Python's garbage collector, or the job by gc.collect(), looks through all objects and training stands still meanwhile. The cost is "
         f"the time of all collections on the training thread (of full ones, if there were {LEAST_SEEN} at least). Threshold "
@@ -46,4 +47,4 @@ class GcPauses(Rule):
             "thousand steps. Fewer cycles and fewer small objects a step help as well."
         )
         places = [s.place for s in asked] if by_hand else sorted(seconds, key=lambda place: -seconds[place])
-        return [self.finding(case, text, advice, cost, places[:3])]
+        return [self.finding(case, text, advice, cost, places[:3], knob="" if by_hand else None)]

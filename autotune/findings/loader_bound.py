@@ -22,7 +22,7 @@ class LoaderBound(Rule):
         "the line of the data set that takes the time."
     )
     knob = "num_workers"
-    also = ("prefetch_factor", "persistent_workers", "in_order", "pin_memory", "batch_size")
+    also = ("prefetch_factor", "persistent_workers", "in_order", "pin_memory", "batch_size", "data_staging")
     explains = ("host-bound",)
 
     def judge(self, case: Case) -> list[Finding]:

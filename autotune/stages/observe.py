@@ -8,6 +8,8 @@ the ceiling: how fast the job would run if batches cost nothing. From that follo
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autotune.errors import BaselineError, HookError
 from autotune.executors.base import SessionFailed
 from autotune.results import Anatomy, Observation
@@ -87,6 +89,7 @@ def _ceiling(live: LiveComparison) -> float | None:
 def choose_knobs(bench: Bench, machine: Machine, job: JobFacts) -> tuple[dict, dict, dict]:
     """(knob -> values, knob -> the job's own value, knob -> why it is out)."""
     domains, defaults, withdrawn = {}, {}, {}
+    job = replace(job, surveys={**job.surveys, **bench.executor.survey()})
     for knob in bench.spec.search_space.knobs:
         try:
             domain = knob.domain(machine, job)

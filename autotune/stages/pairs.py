@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from statistics import fmean
 
 from autotune.errors import BaselineError
-from autotune.executors.base import SessionFailed
+from autotune.executors.base import PREPARATION_S, SessionFailed
 from autotune.job.configs import key_of
 from autotune.results import Anatomy
 from autotune.stages.bench import Bench
@@ -120,7 +120,7 @@ class Pairs:
         cost = cost_per_sample(drop_start(record.window, start))
         if self.bench.spec.objective == "time_to_train":
             samples = sum(record.window.samples) / len(record.window.samples)
-            return cost + start_up_excess(record.window, start) / (self.bench.spec.planned_steps * samples)
+            return cost + (start_up_excess(record.window, start) + prepared_s(record)) / (self.bench.spec.planned_steps * samples)
         return cost
 
     def _seeds(self) -> Iterator[int]:
@@ -174,6 +174,11 @@ class SharedBaseline(Pairs):
 
     def lengthen(self, steps: int) -> bool:
         return False
+
+
+def prepared_s(record: Record) -> float:
+    """Seconds that a job launched with these settings takes before its process starts: copying data, say."""
+    return float(record.notes.get(PREPARATION_S, 0.0))
 
 
 def _anatomy(record: Record) -> Anatomy:

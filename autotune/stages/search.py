@@ -25,7 +25,7 @@ from autotune.search.stopping import best_of, plateau
 from autotune.stages.bench import Bench
 from autotune.stages.live import CLEAR_LOSS, BlockFailed, LiveComparison
 from autotune.stages.observe import explain_failure
-from autotune.stages.pairs import Pairs
+from autotune.stages.pairs import Pairs, prepared_s
 from autotune.tracking.records import record_trial
 from autotune.verdict.speedup import LogRatio
 from autotune.verdict.timing import start_up_excess, warm_up_end
@@ -34,6 +34,7 @@ from autotune_spaces.codec import decode, encode
 from autotune_trials.protocol import Record
 
 SEARCH_SHARE = 0.55  # of the budget's minutes; the rest is for confirmation, the loss check and traces
+PROCESS_SHARE = 0.65  # the same for knobs that need a new process: a value of one costs two runs of the job at least
 FEWEST_TRIALS = 4  # tried however small the budget: an answer without a single trial is none
 PROMISING = 0.01  # log ratio; a gain below this is not put into the combined configuration
 PROCESS_PAIRS = 3  # fresh-process pairs a process knob's value is tried with
@@ -83,8 +84,12 @@ def _search_live(bench: Bench, observation: Observation, trials: list[Trial]) ->
 
 def _exhausted(bench: Bench, trials: Sequence[Trial]) -> bool:
     """Budget or plateau: the search is over."""
-    late = bench.journal.elapsed_s >= SEARCH_SHARE * bench.spec.budget.minutes * 60
-    return (late and len(trials) >= FEWEST_TRIALS) or len(trials) >= bench.spec.budget.trials or plateau(trials)
+    return _late(bench, trials, SEARCH_SHARE) or len(trials) >= bench.spec.budget.trials or plateau(trials)
+
+
+def _late(bench: Bench, trials: Sequence[Trial], share: float) -> bool:
+    """So much of the budget's time is used up, and something was tried."""
+    return bench.journal.elapsed_s >= share * bench.spec.budget.minutes * 60 and len(trials) >= FEWEST_TRIALS
 
 
 def _union(trials: Sequence[Trial]) -> dict:
@@ -159,6 +164,9 @@ def _search_process(bench: Bench, observation: Observation, trials: list[Trial])
             if config == start or len(trials) >= bench.spec.budget.trials:
                 continue
             trial = known.get(key_of(config))
+            if trial is None and _late(bench, trials, PROCESS_SHARE):
+                bench.progress.note(f"no time is left to try {name}={value}")
+                continue
             if trial is None:
                 trial = _measure_fresh(bench, config, start, start_ratio, len(trials), observation.noise)
                 _store(bench, observation.defaults, trials, trial)
@@ -175,13 +183,18 @@ def _measure_fresh(
     pairs = Pairs(bench, config, reference, label=f"trial{number}")
     try:
         pairs.ensure(1)
-        if pairs.log_speedups()[0] > -max(CLEAR_LOSS, 4 * noise):
+        if not _useless(pairs) and pairs.log_speedups()[0] > -max(CLEAR_LOSS, 4 * noise):
             pairs.ensure(PROCESS_PAIRS)
     except SessionFailed as failure:
         kind = "infeasible" if failure.kind == "oom" else "failed"
         return Trial(number, config, kind, reason=str(failure), origin="process", wall_s=time.monotonic() - started)
     except BaselineError as error:
         return Trial(number, config, "failed", reason=error.found, origin="process", wall_s=time.monotonic() - started)
+    if useless := _useless(pairs):
+        for name, why in useless.items():
+            bench.progress.warning(f"{name}={config[name]} had no effect: {why}")
+        reason = "; ".join(f"{name} had no effect: {why}" for name, why in useless.items())
+        return Trial(number, config, "failed", reason=reason, origin="process", no_effect=useless, wall_s=time.monotonic() - started)
     gain = pairs.gain(noise)
     lost = gain.pairs < PROCESS_PAIRS
     reason = f"{math.exp(-gain.estimate):.2f}x the time after the first pair of runs" if lost else ""
@@ -191,10 +204,18 @@ def _measure_fresh(
     )
 
 
+def _useless(pairs: Pairs) -> dict[str, str]:
+    """Knobs that tell the candidate from the reference and did nothing in it."""
+    before, after = pairs.configs["reference"], pairs.configs["candidate"]
+    found = {name: why for record in pairs.candidate.values() for name, why in record.no_effect.items()}
+    return {name: why for name, why in found.items() if name in after and (name not in before or before[name] != after[name])}
+
+
 def _start_up_s(pairs: Pairs) -> float:
-    """What the candidate's first iterations cost more than the reference's, in the median pair: searching kernels, mostly."""
+    """What the candidate's start costs more than the reference's, in the median pair: searching kernels in its first iterations, and
+    what had to be prepared before."""
     def excess_s(record: Record) -> float:
-        return start_up_excess(record.window, warm_up_end(record.window.times_s))
+        return start_up_excess(record.window, warm_up_end(record.window.times_s)) + prepared_s(record)
 
     seeds = pairs.candidate.keys() & pairs.reference.keys()
     return max(median(excess_s(pairs.candidate[s]) - excess_s(pairs.reference[s]) for s in seeds), 0.0)

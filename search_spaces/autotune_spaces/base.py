@@ -7,6 +7,13 @@
     command(argv, value)      set it on the job's command line      (``via:`` knobs)
     effect(live, value)       after a few iterations: did it really change anything?
 
+Some process knobs need more than a variable. What they ask of whoever starts the process, an executor or ``autotune launch``:
+
+    survey(start)                   looked up where sessions run, once, before the domain is asked for
+    prepare(start, value, scratch)  before every start: what has to lie ready, and the words and variables that go with it
+    at_start(environ)               in every Python process of the command, before anything of the job is imported
+    at_import(torch, environ)       in the training process, right after ``import torch``
+
 A *configuration* maps knob names to values and holds only what differs from the job's own setting:
 the baseline is ``{}``. A new knob is one file in ``knobs/`` and one line in ``knobs/__init__.py``.
 """
@@ -16,7 +23,7 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from autotune_spaces.facts import JobFacts, Machine
@@ -79,6 +86,26 @@ def _same(a: Value, b: Value) -> bool:
     return type(a) is type(b) and a == b
 
 
+@dataclass(frozen=True)
+class Start:
+    """What a process is started with."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]  # all of its variables
+    workdir: str  # absolute
+
+
+class Scratch(Protocol):
+    """Room in memory for files that a process needs while it runs; whoever starts the process empties it after the last one."""
+
+    def folder(self) -> str:
+        """A directory in /dev/shm that only this user can enter: the same one for all processes of a run.
+
+        Raises:
+            OSError: there is no /dev/shm, or it cannot be written to.
+        """
+
+
 class EntryModule(Protocol):
     """A top-level module the job calls in training, with the places where knobs may act on it."""
 
@@ -129,6 +156,9 @@ class LiveJob(Protocol):
     def set_optimizer_impl(self, implementation: str | None) -> None:
         """"for-loop", "foreach" or "fused"; None is the job's own. Moves step counters where each expects them."""
 
+    def set_gc(self, freeze: bool, threshold: int | None) -> None:
+        """Collect once and keep what there is then out of later collections; collect after ``threshold`` new objects. None: the job's own."""
+
 
 class Knob(ABC):
     """One runtime setting. Subclasses are stateless; one instance serves many jobs."""
@@ -140,7 +170,9 @@ class Knob(ABC):
     declares: tuple[str, ...] = ()  # paths of the fingerprint this knob is meant to change, e.g. "optimizers.*.lr"
     start_up_cost: bool = False  # True if it costs seconds at start (compile, cuDNN search): reported as break-even
     range: str = ""  # the values in words, for tables: "0, 1, 2, 4 … cores"
-    accepts: Mapping[str, tuple[Value, ...]] = {}  # options a user may give, and the values each may have
+    accepts: Mapping[str, tuple[Value, ...]] = {}  # options a user may give, and the values each may have; (): any text
+    keeps_files: bool = False  # prepare() puts files into its scratch folder, to be removed when the process has ended
+    adds_to: Mapping[str, str] = {}  # variables of environment() that go before what is there already -> what stands between
 
     def __init__(self, values: Sequence[Value] | None = None, **options: Value) -> None:
         """``values``: what the user wants tried instead of the knob's own choice; ``options``: e.g. lr_scaling."""
@@ -208,6 +240,35 @@ class Knob(ABC):
     def environment(self, value: Value) -> dict[str, str]:
         """Environment variables that set ``value``. Process knobs implement this."""
         return {}
+
+    def check_option(self, name: str, value: Value) -> str | None:
+        """Why ``value`` can never be right for an option that takes any text, or None."""
+        return None if isinstance(value, str) and value else f"{name} is {value!r}"
+
+    def survey(self, start: Start) -> Any:
+        """What the knob has to look up where sessions run: JSON data, which :meth:`candidates` finds in ``JobFacts.surveys``.
+
+        ``start`` is the unchanged job's. Never raises; may take seconds, while no session runs.
+        """
+        return None
+
+    def prepare(self, start: Start, value: Value, scratch: Scratch) -> Start:
+        """``start`` with the variables that set ``value`` (:meth:`command` has been asked before), and what they point to in place.
+
+        Called before every process that is started with ``value``: what lies in ``scratch`` already is used again.
+
+        Raises:
+            Withdrawn: it cannot be set here, now.
+        """
+        env = dict(start.env)
+        for name, text in self.environment(value).items():
+            between = self.adds_to.get(name)
+            env[name] = f"{text}{between}{env[name]}" if between is not None and env.get(name) else text
+        return replace(start, env=env)
+
+    def at_start(self, environ: Mapping[str, str]) -> None:
+        """Carry out :meth:`environment` when a Python process of the command starts. The variable that asks for it is
+        ``AUTOTUNE_KNOB_`` and the knob's name in capitals."""
 
     def at_import(self, torch: Any, environ: Mapping[str, str]) -> None:
         """Carry out :meth:`environment` right after ``import torch``, for variables that torch itself does not read."""

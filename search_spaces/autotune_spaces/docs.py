@@ -84,6 +84,11 @@ _EXAMPLES: dict[str, tuple[Value, ...]] = {
     "compile_mode": ("default",),
     "optimizer_impl": ("fused",),
     "intra_op_threads": (4,),
+    "cpu_affinity": ("0-3",),
+    "malloc": ("jemalloc",),
+    "cuda_alloc_conf": ("expandable_segments:True",),
+    "gc": ("freeze",),
+    "data_staging": ("shm",),
 }
 
 
@@ -96,7 +101,7 @@ def card(name: str) -> str:
     knob = get(name)
     lines = [f"## {name}", "", f"Values: {knob.range}. Scope: {knob.scope.value}. Numerics: {knob.numerics.value}."]
     for option, choices in knob.accepts.items():
-        lines[-1] += f" Option `{option}`: {', '.join(map(str, choices))}."
+        lines[-1] += f" Option `{option}`: {', '.join(map(str, choices)) or 'text'}."
     if knob.start_up_cost:
         lines[-1] += " It costs time at start, which is set against the steps planned."
     for title, field in PARTS:

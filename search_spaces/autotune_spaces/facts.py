@@ -6,7 +6,9 @@ process (only there can the job's own torch be asked) and travel to the tuner as
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Machine:
     cudnn_version: int = 0
     cxx_compiler: str = ""  # what torch.compile would use on a CPU; "" if there is none
     platform: str = ""
+    available_gib: float = 0.0  # memory not in use, what only caches files counted as such; 0: not known
 
 
 @dataclass(frozen=True)
@@ -99,3 +102,4 @@ class JobFacts:
     sample_unit: str = "samples"  # "samples", or "iterations" where no batch could be counted
     own_settings: dict[str, str] = field(default_factory=dict)  # further calls the job makes itself, e.g. {"set_num_threads": "train.py:9"}
     compares_samples: str = ""  # how the loss compares the samples of a batch with each other (contrastive losses), "" if it is not seen to
+    surveys: Mapping[str, Any] = field(default_factory=dict)  # knob -> what its survey() found; filled in by the tuner

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import sysconfig
 from pathlib import Path
@@ -26,6 +27,7 @@ def probe() -> Machine:
         "cores": cores(),
         "memory_gib": memory_gib(),
         "shm_gib": shm_gib(),
+        "available_gib": available_gib(),
         "device": "cpu",
         "device_name": model,
         "torch_version": "",
@@ -60,6 +62,14 @@ def memory_gib() -> float:
     files = [d / "memory.max" for d in _cgroup_dirs("")] + [d / "memory.limit_in_bytes" for d in _cgroup_dirs("memory")]
     limits += [int(text) for text in map(_read, files) if text.isdigit()]
     return min(limits) / GIB
+
+
+def available_gib() -> float:
+    """Memory this process could still take without anything being swapped or killed; 0 if the system does not say."""
+    found = re.search(r"^MemAvailable:\s*(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
+    free = [int(found[1]) * 1024] if found else []
+    free += [room for room in map(_cgroup_room, _cgroup_dirs("")) if room is not None]
+    return max(0, min(free, default=0)) / GIB
 
 
 def shm_gib() -> float:
@@ -117,6 +127,15 @@ def _cgroup_dirs(controller: str) -> list[Path]:
     here = CGROUP / controller / path
     root = CGROUP / controller
     return [d for d in (here, *here.parents) if d == root or root in d.parents]
+
+
+def _cgroup_room(directory: Path) -> int | None:
+    """Bytes left below this cgroup's limit (version 2), its file cache counted as free, since the kernel gives it up first."""
+    limit, used = _read(directory / "memory.max"), _read(directory / "memory.current")
+    if not (limit.isdigit() and used.isdigit()):
+        return None
+    cached = sum(int(n) for n in re.findall(r"^(?:in)?active_file (\d+)$", _read(directory / "memory.stat"), re.MULTILINE))
+    return int(limit) - int(used) + cached
 
 
 def _quota_v2(directory: Path) -> float | None:

@@ -201,6 +201,11 @@ def _knob(name: str, description: Any, command: Sequence[str], path: tuple[str |
                 (*path, key), f"{name} has no option {key!r}", f"one of {', '.join(valid)}", _nearest(key, valid)
             )
         choices = knob.accepts[key]
+        if not choices:
+            if reason := knob.check_option(key, value):
+                raise SpaceError((*path, key), reason, "text")
+            options[key] = value
+            continue
         value = "none" if value is None and "none" in choices else value
         if value not in choices:
             words = [str(c) for c in choices]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from machines import CPU, CUDA, CUDA_JOB, JOB
+from machines import CPU, CUDA, CUDA_JOB, JOB, SURVEYED
 
 from autotune_spaces.base import Value
 from autotune_spaces.facts import JobFacts, Machine
@@ -38,4 +38,9 @@ SETTINGS: dict[str, Settings] = {
     "channels_last": Settings(False, True, (1, "NHWC")),
     "optimizer_impl": Settings("default", "foreach", ("loop", True)),
     "intra_op_threads": Settings(2, 1, (0, 1.0, "all")),
+    "cpu_affinity": Settings("all", "physical", ("some", "3-1", "node", True, 1.5), job=SURVEYED),
+    "malloc": Settings("default", "jemalloc", ("je", True, "libjemalloc.so"), job=SURVEYED),
+    "cuda_alloc_conf": Settings("unset", "expandable_segments:True", ("expandable", True, "a:b c", ":"), CUDA, CUDA_JOB),
+    "gc": Settings("default", "freeze", ("off", "threshold-0", "threshold-x", 50_000, True)),
+    "data_staging": Settings("off", "shm", ("on", "/dev/shm", 1), job=SURVEYED),
 }

@@ -6,12 +6,14 @@ It does by hand what the agent does from inside a user's program, so that a knob
 from __future__ import annotations
 
 import contextlib
+import gc
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+OWN_THRESHOLDS = gc.get_threshold()
 OWN_LOADER = {
     "num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "pin_memory": False, "batch_size": 8, "in_order": True,
 }  # fmt: skip
@@ -96,6 +98,10 @@ class SmallJob:
             group["foreach"] = None if implementation is None else implementation == "foreach"
             group["fused"] = None if implementation is None else implementation == "fused"
 
+    def set_gc(self, freeze: bool, threshold: int | None) -> None:
+        gc.set_threshold(threshold or OWN_THRESHOLDS[0], *OWN_THRESHOLDS[1:])
+        (gc.freeze if freeze else gc.unfreeze)()
+
     def _groups(self) -> list[dict[str, Any]]:
         return [g for o in self.optimizers for g in o.param_groups]
 
@@ -124,5 +130,6 @@ class SmallJob:
             "groups": [{k: v for k, v in g.items() if k != "params"} for g in self._groups()],
             "threads": torch.get_num_threads(),
             "precision": torch.get_float32_matmul_precision(),
+            "gc": (gc.get_threshold(), gc.get_freeze_count() > 0),
             "benchmark": torch.backends.cudnn.benchmark,
         }

@@ -5,6 +5,7 @@ Run by test_in_the_agent.py in a process of its own, because the agent patches t
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from typing import Any
@@ -67,6 +68,7 @@ def state() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "precision": torch.get_float32_matmul_precision(),
         "non_blocking": agent.live.non_blocking,
+        "gc": (gc.get_threshold(), gc.get_freeze_count() > 0),
         "mode": agent.live.entries[0]._mode,
     }
 

@@ -67,7 +67,7 @@ def test_worker_knobs_mean_nothing_without_workers(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["pin_memory", "non_blocking", "cudnn_benchmark", "cudnn_benchmark_limit", "cudnn_workspace_mib"]
+    "name", ["pin_memory", "non_blocking", "cudnn_benchmark", "cudnn_benchmark_limit", "cudnn_workspace_mib", "cuda_alloc_conf"]
 )
 def test_cuda_knobs_are_out_on_a_cpu(name: str) -> None:
     assert out(name) == "only for CUDA, and the job trains on cpu"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -32,6 +33,7 @@ def _torch_settings():  # type: ignore[no-untyped-def]
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(2)
     yield
+    gc.unfreeze()
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(precision)
 
@@ -159,7 +161,7 @@ def test_process_knob_sets_only_the_environment(name: str) -> None:
     with pytest.raises(TypeError, match="before the process starts"):
         knob.apply(SmallJob(), settings.other)
     variables = knob.environment(settings.other)
-    assert variables
+    assert variables or knob.keeps_files, "nothing would tell the process"
     assert all(isinstance(v, str) for v in variables.values())
     assert knob.command(["python", "train.py"], settings.other) == ["python", "train.py"]
 

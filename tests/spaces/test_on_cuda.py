@@ -96,6 +96,28 @@ else:
     assert count("early") > 2 * count("late")
 
 
+@pytest.mark.parametrize("value", ["expandable_segments:True", "backend:cudaMallocAsync", "garbage_collection_threshold:0.8"])
+def test_the_allocator_is_set_up_from_the_start(value: str) -> None:
+    code = """
+import os, sys, torch
+sys.path[:0] = os.environ["HERE"].split(os.pathsep)
+from small_job import SmallJob
+from autotune_spaces.knobs import get
+job = SmallJob(device="cuda")
+assert all(torch.isfinite(torch.tensor(job.step())) for _ in range(3))
+print([get("cuda_alloc_conf").effect(job, v) for v in ("unset", sys.argv[1], "backend:cudaMallocAsync", "expandable_segments:True")])
+"""
+    here = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])
+    env = {**os.environ, "HERE": here, **get("cuda_alloc_conf").environment(value)}
+    done = subprocess.run([sys.executable, "-c", code, value], env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    unset, own, pool, growing = eval(done.stdout)
+    assert unset is None and own is None, "it took hold"
+    assert (pool is None) == (value == "backend:cudaMallocAsync"), "and only what was asked for"
+    if value == "garbage_collection_threshold:0.8":
+        assert growing, "no segment grows where none is to"
+
+
 def test_workspace_variable_is_accepted() -> None:
     env = {**os.environ, **get("cudnn_workspace_mib").environment(256)}
     code = "import torch; print(torch.nn.Conv2d(8, 8, 3).cuda()(torch.randn(2, 8, 32, 32, device='cuda')).isfinite().all().item())"

@@ -42,6 +42,7 @@ class Machine(ReplayExecutor):
 
 
 def job(folder: Path, space: str = SPACE, extra: str = "") -> JobSpec:
+    folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text("")
     (folder / "job.yaml").write_text(
         f"command: python train.py\nsearch_space: {space}\ntraces: none\ntracking: {{uri: null}}\n{extra}"

@@ -76,6 +76,7 @@ class SessionConfig:
     schema_version: int = SCHEMA_VERSION
     watch_seconds: float = 4.0  # and go on watching for at least this long, so that lines can be told apart (one rank only)
     stacks: bool = False  # profile: with Python frames, which a session of its own is for (see measure/profiler.py)
+    process_knobs: tuple[KnobChoice, ...] = ()  # fixed, profile: what the command was started with, to be checked for its effect
     capture: bool = False  # profile: a tool around the job captures the window (cudaProfilerApi); torch.profiler stays out of its way
 
 

@@ -263,7 +263,7 @@ class Warden:
         self._selector.register(wake_read, selectors.EVENT_READ, self._on_signal)
 
     def _start(self) -> None:
-        order, prctl = self._order, _prctl()
+        order, prctl = self._order, find_prctl()
         if prctl:
             prctl(PR_SET_CHILD_SUBREAPER, 1)
         me = os.getpid()
@@ -490,7 +490,7 @@ def _enlarge(pipe: int) -> None:
         pass
 
 
-def _prctl() -> Any:
+def find_prctl() -> Any:
     """prctl(2), or None where there is none; looked up before the fork, where nothing may be loaded any more."""
     if not sys.platform.startswith("linux"):
         return None

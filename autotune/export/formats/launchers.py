@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import InputError
+from autotune.export.formats.staged import staged
 from autotune.export.launching import knobs_of, needs_agent
-from autotune.export.shell_words import comment, in_words, line, quote, set_up, variables_of
+from autotune.export.shell_words import comment, exports, in_words, line, quote, set_up, variables_of
 from autotune.export.tuned import TunedConfig
 from autotune_spaces.knobs.via import ViaKnob
 
@@ -75,21 +76,22 @@ def _split(words: Sequence[str], with_value: Collection[str] = (), *, everything
     return tuple(words[:index]), tuple(words[index:])
 
 
-def script(tuned: TunedConfig, title: Sequence[str], command: Sequence[str], native: Collection[str], exports: dict[str, str], who: str) -> str:
+def script(tuned: TunedConfig, title: Sequence[str], command: Sequence[str], native: Collection[str], own_exports: dict[str, str], who: str) -> str:
     """A shell script: title, what ``who`` cannot say as comments, set-up, command.
 
     Args:
-        native: knobs that ``command`` or ``exports`` already set.
+        native: knobs that ``command`` or ``own_exports`` already set.
     """
     knobs = knobs_of(tuned)
     lines = ["#!/bin/sh", *title]
-    variables = dict(exports)
+    copying, command = staged(tuned, command)
+    settings = [f"export {name}={quote(value, variables_of(tuned))}" for name, value in own_exports.items()]
     said, unsaid = [], []
     for name, choice in tuned.knobs.items():
         knob = knobs[name]
-        if name in native or isinstance(knob, ViaKnob) or (not needs_agent(knob) and knob.environment(choice.value)):
+        if name in native or isinstance(knob, ViaKnob) or (not needs_agent(knob) and knob.environment(choice.value)) or (knob.keeps_files and copying):
             if name not in native:
-                variables |= knob.environment(choice.value)
+                settings += exports(knob, choice.value, tuned)
             said.append(in_words(name, choice))
         else:
             unsaid.append((in_words(name, choice), knob.snippet(choice.value)))
@@ -99,8 +101,7 @@ def script(tuned: TunedConfig, title: Sequence[str], command: Sequence[str], nat
         lines += comment("`autotune launch` (--format shell), which sets them without a change to it.")
     for words, snippet in unsaid:
         lines += [*comment(f"  {words}"), *comment(snippet or "no code for it", "#       ")]
-    lines += ["set -eu", *set_up(tuned)]
-    lines += [f"export {name}={quote(value, variables_of(tuned))}" for name, value in variables.items()]
-    return "\n".join([*lines, f'exec {line(command, tuned)} "$@"']) + "\n"
+    lines += ["set -eu", *set_up(tuned), *settings, *copying]
+    return "\n".join([*lines, f'{"" if copying else "exec "}{line(command, tuned)} "$@"']) + "\n"
 
 

@@ -11,8 +11,11 @@ from autotune_spaces.knobs.via import ViaKnob
 _LOADER = "DataLoader(..., "
 # Where a snippet belongs, by how it begins; in the order of a program.
 _PLACES = (
-    ("os.environ", "Before torch is imported."),
+    ("os.", "Before torch is imported."),
+    ("# before Python", "Before Python starts."),
     ("torch.", "Once, at the start."),
+    ("data =", "Before the data are read."),
+    ("gc.", "Once, when model and data are built."),
     ("model", "Where the model is made."),
     ("optimizer =", "Where the optimizer is made."),
     ("", "In the training loop."),
@@ -46,7 +49,8 @@ def write(tuned: TunedConfig) -> str:
         site = f"  # {tuned.provenance.loader_key}" if tuned.provenance.loader_key else ""
         call = f"loader = {_LOADER}{', '.join(loader)})"
         pieces["Where the training data is read."] = [*loader_notes, call + " ".join(site.splitlines())]
-    lines += ["", "import os", "", "import torch", "from torch.utils.data import DataLoader"]
+    used = [name for name in ("gc", "shutil", "tempfile") if any(f"{name}." in line for body in pieces.values() for line in body)]
+    lines += ["", *(f"import {name}" for name in sorted(["os", *used])), "", "import torch", "from torch.utils.data import DataLoader"]
     order = [text for _, text in _PLACES[:-1]] + ["Where the training data is read.", _PLACES[-1][1]]
     for place in order:
         if place in pieces:

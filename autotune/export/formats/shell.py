@@ -10,16 +10,15 @@ import shlex
 import sys
 
 from autotune.export.formats.base import Format
-from autotune.export.launching import knobs_of, needs_agent
+from autotune.export.launching import knobs_of, needs_launch
 from autotune.export.shell_words import (
     ask_for_secrets,
     comment,
+    exports,
     head,
     in_words,
     line,
-    quote,
     set_up,
-    variables_of,
     words_of,
 )
 from autotune.export.tuned import TunedConfig, to_yaml
@@ -30,12 +29,11 @@ def write(tuned: TunedConfig) -> str:
     lines = ["#!/bin/sh", *head(tuned, "run with tuned settings")]
     lines += [text for name, choice in tuned.knobs.items() for text in comment(in_words(name, choice))]
     lines += ["set -eu"]
-    if any(needs_agent(knob) for knob in knobs.values()):
+    if any(needs_launch(knob) for knob in knobs.values()):
         return "\n".join([*lines, *_through_launch(tuned)]) + "\n"
     lines += set_up(tuned)
     for name, knob in knobs.items():
-        for variable, value in knob.environment(tuned.knobs[name].value).items():
-            lines.append(f"export {variable}={quote(value, variables_of(tuned))}")
+        lines += exports(knob, tuned.knobs[name].value, tuned)
     return "\n".join([*lines, f'exec {line(words_of(tuned), tuned)} "$@"']) + "\n"
 
 

@@ -31,6 +31,11 @@ _KNOBS: dict[str, str] = {  # name -> class, in the module of the knob's name
     "channels_last": "ChannelsLast",
     "optimizer_impl": "OptimizerImpl",
     "intra_op_threads": "IntraOpThreads",
+    "cpu_affinity": "CpuAffinity",
+    "malloc": "Malloc",
+    "cuda_alloc_conf": "CudaAllocConf",
+    "gc": "Gc",
+    "data_staging": "DataStaging",
 }
 
 
@@ -74,6 +79,17 @@ def create(name: str, options: Mapping[str, Value] | None = None, values: Sequen
     return kind(name)(values, **options)
 
 
+def at_start(environ: Mapping[str, str]) -> None:
+    """Let process knobs carry out what they put into ``environ``; the agent calls this when a Python process of the command starts.
+
+    Only the knobs that are asked for are imported: launchers and shell helpers start as well, and should not wait.
+    """
+    for variable in list(environ):
+        name = variable.removeprefix(VARIABLE_PREFIX).lower()
+        if variable.startswith(VARIABLE_PREFIX) and name in _KNOBS:
+            get(name).at_start(environ)
+
+
 def at_import(torch: Any, environ: Mapping[str, str]) -> None:
     """Let process knobs carry out what they put into ``environ``; the agent calls this right after ``import torch``."""
     if any(variable.startswith(VARIABLE_PREFIX) for variable in environ):
@@ -81,4 +97,4 @@ def at_import(torch: Any, environ: Mapping[str, str]) -> None:
             get(name).at_import(torch, environ)
 
 
-__all__ = ["at_import", "create", "get", "kind", "names"]
+__all__ = ["at_import", "at_start", "create", "get", "kind", "names"]

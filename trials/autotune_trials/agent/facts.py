@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from autotune_spaces.facts import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts
+from autotune_trials.agent.own import own_settings
 
 # Settings of a param group that choose an implementation, not a computation.
 IMPLEMENTATION_SETTINGS = ("params", "foreach", "fused", "capturable", "differentiable", "initial_lr", "param_names")
@@ -64,7 +65,7 @@ def job_facts(agent: Any) -> JobFacts:
         samples_per_step=agent.samples_total / agent.iterations if counted else 1.0,
         sample_unit="samples" if counted else "iterations",
         compares_samples=agent.compares_samples,
-        own_settings={**agent.own_settings, **_own_channels_last(live)},
+        own_settings={**own_settings(live), **agent.own_settings, **_own_channels_last(live)},
     )
 
 

@@ -6,6 +6,7 @@ import weakref
 from typing import Any
 
 from autotune_trials.agent.amp import AutocastRegion, LossScaler
+from autotune_trials.agent.collector import Collector
 from autotune_trials.agent.entries import Entry
 from autotune_trials.agent.optimizers import OptimizerControl
 
@@ -33,6 +34,7 @@ class LiveJobControl:
         self.scaler: LossScaler | None = None  # float16 only
         self._last_scaler: LossScaler | None = None
         self.non_blocking: bool | None = None
+        self.collector = Collector()
         self.lr_factor = 1.0
         self.own_fallback_random: bool | None = None  # inductor's setting while an entry is compiled by us
         self._entries: list[Entry] = []
@@ -141,8 +143,14 @@ class LiveJobControl:
         for control in self.controls:
             control.set(implementation)
 
+    def set_gc(self, freeze: bool, threshold: int | None) -> None:
+        """Frozen is what there is when training begins, model and data among it: not what little there is when torch is imported."""
+        begun = bool(self._stepping) or self._agent.manual
+        self.collector.set(freeze and begun, threshold)
+
     def restore(self) -> None:
         """Everything as the job had it."""
+        self.collector.set(False, None)
         self.set_autocast(None)
         self.set_non_blocking(None)
         for control in self._controls.values():

@@ -529,6 +529,7 @@ class Agent:
         try:
             if not self.manual:
                 self.manual = True
+                self.hold_knobs(final=True)
                 self._start_over()
             if loss is not None:
                 self.loss.replace(loss)

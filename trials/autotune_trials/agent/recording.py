@@ -269,6 +269,19 @@ class RecordMode(Mode):
                 reason = f"{type(error).__name__}: {error}"
             if reason:
                 found[choice.name] = reason
+        return {**found, **self._no_effect_at_start()}
+
+    def _no_effect_at_start(self) -> dict[str, str]:
+        """The same of what was set before this process started. Nothing is known of a knob that cannot be asked."""
+        found = {}
+        for choice in self.agent.config.process_knobs:
+            try:
+                reason = self.agent.knob(choice.name, choice.options).effect(self.agent.live, choice.value)
+            except Exception:
+                write_exception(f"effect of {choice.name}")
+                continue
+            if reason:
+                found[choice.name] = reason
         return found
 
     def _at_exit(self) -> None:

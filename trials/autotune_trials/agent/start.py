@@ -12,6 +12,8 @@ from typing import Any
 
 from autotune_trials.agent import log
 
+KNOB_VARIABLES = "AUTOTUNE_KNOB_"  # as in autotune_spaces.knobs, which would cost every process some milliseconds
+
 
 class TorchWatch:
     """A finder that lets ``import torch`` happen as always, and calls :func:`on_torch` when it is done.
@@ -61,6 +63,7 @@ def watch() -> None:
     log.crumb("python")
     if os.path.isdir(os.path.join(log.directory(), "written")):
         watch_writing()
+    _before_the_job()
     if "torch" in sys.modules:
         on_torch(sys.modules["torch"])
     else:
@@ -75,6 +78,20 @@ def watch_writing() -> None:
         writing.watch()
     except Exception:
         log.write_exception("written")
+
+
+def _before_the_job() -> None:
+    """What has to be read or set before the first line of the job. Never raises into it."""
+    try:
+        from autotune_trials.agent import collector
+
+        collector.note()
+        if any(variable.startswith(KNOB_VARIABLES) for variable in os.environ):
+            from autotune_spaces.knobs import at_start
+
+            at_start(os.environ)
+    except Exception:
+        log.write_exception("before the job")
 
 
 def on_torch(torch: Any) -> None:

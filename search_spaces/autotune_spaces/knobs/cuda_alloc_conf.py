@@ -1,0 +1,96 @@
+"""How torch's allocator gets memory from the GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Scratch, Start, Value
+from autotune_spaces.domains import need_cuda
+from autotune_spaces.facts import JobFacts, Machine
+
+VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the second is the older name; torch reads the first it finds
+TRIED = ("expandable_segments:True", "backend:cudaMallocAsync", "garbage_collection_threshold:0.8")
+SETTING = re.compile(r"[A-Za-z_]\w*:(?:\[[^\[\]]*\]|[^,:\[\]\s]+)")  # a list in brackets may hold commas
+
+
+class CudaAllocConf(Knob):
+    """A value is the whole text of the variable: what the job has set itself, with one setting more."""
+
+    name = "cuda_alloc_conf"
+    scope = Scope.PROCESS
+    numerics = Numerics.EXACT
+    ordered = False
+    range = "unset, expandable_segments:True, backend:cudaMallocAsync, garbage_collection_threshold:0.8 (CUDA)"
+    card = Card(
+        what="How torch's allocator gets memory from the GPU (PYTORCH_ALLOC_CONF): in segments that can grow, from CUDA's own pool, or "
+        "giving back unused blocks before it is short of memory. What the job has set there stays.",
+        when_it_helps="Batches of varying size, whose blocks do not fit each other's gaps: memory is asked for and given back in every "
+        "iteration, or ends although enough is free.",
+        when_it_does_not="Shapes that never change: after the first iteration nothing is asked for any more. CPUs.",
+        changes_loss="Not by itself. cuDNN chooses among the algorithms whose scratch memory fits, so another one may be picked. It is checked.",
+        source="https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf",
+    )
+
+    def current(self, machine: Machine, job: JobFacts) -> Value:
+        return own_text(job.own_settings) or "unset"
+
+    def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
+        need_cuda(job)
+        own = own_text(job.own_settings)
+        return [own or "unset", *dict.fromkeys(merged(own, setting) for setting in TRIED if not _set_already(own, setting))]
+
+    def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
+        if "cudaMallocAsync" in str(value) and not machine.cuda_version:
+            return "backend:cudaMallocAsync is CUDA's own pool, and this torch is not built for CUDA"
+        return None
+
+    def check_value(self, value: Value) -> str | None:
+        if value == "unset" or (isinstance(value, str) and SETTING.sub("", value).replace(",", "") == "" and _settings(value)):
+            return None
+        return f"{value!r} is neither unset nor settings such as expandable_segments:True, with commas between them"
+
+    def environment(self, value: Value) -> dict[str, str]:
+        return {} if value == "unset" else dict.fromkeys(VARIABLES, str(value))
+
+    def prepare(self, start: Start, value: Value, scratch: Scratch) -> Start:
+        if value == "unset":
+            return replace(start, env={name: text for name, text in start.env.items() if name not in VARIABLES})
+        return replace(start, env={**start.env, **dict.fromkeys(VARIABLES, merged(own_text(start.env), str(value)))})
+
+    def effect(self, live: LiveJob, value: Value) -> str | None:
+        if live.device != "cuda":
+            return f"only for CUDA, and the job trains on {live.device}"
+        wanted, cuda = dict(_settings(str(value))), live.torch.cuda
+        if "backend" in wanted and (now := cuda.get_allocator_backend()) != wanted["backend"]:
+            return f"torch's allocator is {now}"
+        if wanted.get("expandable_segments") == "True" and cuda.get_allocator_backend() == "native":
+            if not any(segment.get("is_expandable") for segment in cuda.memory_snapshot()):
+                return "no segment of the allocator can grow: this driver or platform does not allow it"
+        return None
+
+    def snippet(self, value: Value) -> str:
+        if value == "unset":
+            return ""
+        return "\n".join(f'os.environ["{name}"] = "{value}"  # before torch is imported' for name in VARIABLES)
+
+
+def own_text(variables: Mapping[str, str]) -> str:
+    """What the job has set, "" if nothing."""
+    return next((variables[name] for name in VARIABLES if variables.get(name)), "")
+
+
+def merged(own: str, more: str) -> str:
+    """``own`` with the settings of ``more``, which replace those of the same name."""
+    settings = {**dict(_settings(own)), **dict(_settings(more))}
+    return ",".join(f"{name}:{value}" for name, value in settings.items())
+
+
+def _settings(text: str) -> list[tuple[str, str]]:
+    return [(name, value) for name, _, value in (setting.partition(":") for setting in SETTING.findall(text))]
+
+
+def _set_already(own: str, setting: str) -> bool:
+    """The job has chosen a value for it, this one or another."""
+    return setting.partition(":")[0] in dict(_settings(own))

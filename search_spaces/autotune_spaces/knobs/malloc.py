@@ -1,0 +1,151 @@
+"""Which library hands out host memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Scratch, Start, Value, Withdrawn
+from autotune_spaces.domains import one_of
+from autotune_spaces.facts import JobFacts, Machine
+
+PRELOAD, SETTINGS_VARIABLE = "LD_PRELOAD", "MALLOC_CONF"
+JEMALLOC_SETTINGS = "oversize_threshold:1,background_thread:true,metadata_thp:auto"  # as torch.backends.xeon.run_cpu sets them
+# Most specific first: what distributions, conda and a build of one's own install.
+FILES = {
+    "jemalloc": ("libjemalloc.so.2", "libjemalloc.so"),
+    "tcmalloc": ("libtcmalloc.so.4", "libtcmalloc.so", "libtcmalloc_minimal.so.4", "libtcmalloc_minimal.so"),
+}
+ALLOCATOR = re.compile(r"lib(jemalloc|tcmalloc|mimalloc|tbbmalloc|hoard|snmalloc)\w*(?:[-.][\w.-]*)?\.so[\w.]*$")
+WORDS = ("default", *FILES)
+FOLDERS = ("/usr/local/lib", "/usr/local/lib64", "/usr/lib", "/usr/lib64", "/lib", "/lib64")
+TO_INSTALL = "apt-get install libjemalloc2 libtcmalloc-minimal4, or conda install -c conda-forge jemalloc gperftools"
+
+
+class Malloc(Knob):
+    name = "malloc"
+    scope = Scope.PROCESS
+    numerics = Numerics.EXACT
+    ordered = False
+    range = "default, jemalloc, tcmalloc (where installed)"
+    adds_to = {PRELOAD: ":"}
+    card = Card(
+        what="The library that hands out host memory, preloaded into the job: jemalloc or tcmalloc instead of the C library's own. jemalloc "
+        "gets the settings that PyTorch's own launcher for CPUs gives it, unless the job has some (MALLOC_CONF).",
+        when_it_helps="Training on a CPU, and several threads that make and free tensors: freed memory is used again instead of being given "
+        "back to the system and cleared page by page in every iteration.",
+        when_it_does_not="GPU training, whose tensors come from torch's own allocator. The job holds on to more memory.",
+        changes_loss="No.",
+        source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#switch-memory-allocator",
+    )
+
+    def current(self, machine: Machine, job: JobFacts) -> Value:
+        return preloaded(job.own_settings.get(PRELOAD, "")) or "default"
+
+    def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
+        own = self.current(machine, job)
+        if own not in WORDS:
+            raise Withdrawn(f"the job preloads {own}, an allocator of its own choice")
+        found = job.surveys.get(self.name) or {}
+        if not found and own == "default":
+            raise Withdrawn(f"neither jemalloc nor tcmalloc was found where the job runs ({TO_INSTALL})")
+        return [word for word in WORDS if word == "default" or word in found]
+
+    def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
+        if value == "default" or value in (job.surveys.get(self.name) or {}):
+            return None
+        return f"lib{value} was not found where the job runs ({TO_INSTALL})"
+
+    def check_value(self, value: Value) -> str | None:
+        return one_of(value, WORDS)
+
+    def survey(self, start: Start) -> Any:
+        return {word: path for word in FILES if (path := find(word, start))}
+
+    def environment(self, value: Value) -> dict[str, str]:
+        """By the library's name alone: the loader looks for it where it always does."""
+        if value == "default":
+            return {}
+        return {PRELOAD: FILES[str(value)][0], **({SETTINGS_VARIABLE: JEMALLOC_SETTINGS} if value == "jemalloc" else {})}
+
+    def prepare(self, start: Start, value: Value, scratch: Scratch) -> Start:
+        rest = [entry for entry in entries(start.env.get(PRELOAD, "")) if not ALLOCATOR.search(entry)]
+        env = {**self.environment(value), **start.env}  # settings of the job's own stay
+        if value != "default":
+            path = find(str(value), start)
+            if path is None:
+                raise Withdrawn(f"lib{value} was not found ({TO_INSTALL})")
+            rest.insert(0, path)
+        env[PRELOAD] = ":".join(rest)
+        if not rest:
+            del env[PRELOAD]
+        return replace(start, env=env)
+
+    def effect(self, live: LiveJob, value: Value) -> str | None:
+        try:
+            maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+        if value == "default":
+            return None
+        if not re.search(rf"/lib{value}[^/\n]*\.so", maps):
+            return f"lib{value} is not in the job's process: something on the way drops LD_PRELOAD, or the library does not fit this program"
+        now = preloaded(os.environ.get(PRELOAD, ""))
+        return None if now in (value, None) else f"the job preloads {now} itself"
+
+    def snippet(self, value: Value) -> str:
+        if value == "default":
+            return ""
+        shell = " ".join(f"{name}={text}" for name, text in self.environment(value).items())
+        return f"# before Python starts, in the shell: {shell} python ...\nassert 'lib{value}' in open('/proc/self/maps').read()"
+
+
+def entries(preload: str) -> list[str]:
+    """The libraries named in LD_PRELOAD, which colons or blanks stand between."""
+    return [entry for entry in re.split(r"[:\s]+", preload) if entry]
+
+
+def preloaded(preload: str) -> str | None:
+    """The allocator among them: the first, for it is the one that counts."""
+    return next((match[1] for entry in entries(preload) if (match := ALLOCATOR.search(entry))), None)
+
+
+def find(word: str, start: Start) -> str | None:
+    """The library's file: in the job's own environment (conda, venv) before the system's; None if it is nowhere.
+
+    No ``ctypes.util.find_library``: that starts compilers and linkers where it finds nothing, and knows of no environment.
+    """
+    for folder in dict.fromkeys(_folders(start)):
+        for name in FILES[word]:
+            path = os.path.join(folder, name)
+            if os.path.isfile(path) and not re.search(r"[:\s]", path):  # LD_PRELOAD cannot hold such a path
+                return path
+    return None
+
+
+def _folders(start: Start) -> Iterator[str]:
+    env = start.env
+    yield from (folder for folder in env.get("LD_LIBRARY_PATH", "").split(":") if os.path.isabs(folder))
+    program = start.argv[0] if start.argv else ""
+    found = os.path.join(start.workdir, program) if "/" in program else shutil.which(program, path=env.get("PATH"))
+    prefixes = [os.path.dirname(os.path.dirname(found)) if found else "", env.get("CONDA_PREFIX", ""), env.get("VIRTUAL_ENV", "")]
+    yield from (os.path.join(prefix, "lib") for prefix in prefixes if prefix)
+    yield from _system()
+
+
+def _system(root: Path = Path("/")) -> Iterator[str]:
+    """Where the loader looks: the folders in ld.so.conf, those of this machine's architecture, the usual ones."""
+    for file in sorted(root.glob("etc/ld.so.conf.d/*.conf")):
+        try:
+            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue
+        yield from (line.strip() for line in lines if line.startswith("/"))
+    yield f"/usr/lib/{os.uname().machine}-linux-gnu"
+    yield from FOLDERS
+

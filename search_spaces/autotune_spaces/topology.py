@@ -1,0 +1,87 @@
+"""Which hardware threads share a core, and which lie on one NUMA node: as Linux shows it under /sys/devices/system.
+
+    cpu/cpu3/topology/core_cpus_list      "3,67"       hardware threads of one core (older kernels: thread_siblings_list)
+    node/node1/cpulist                    "32-63"      hardware threads of one node
+
+A pure reader over a directory. What cannot be read is left out: a machine that shows nothing is one node without shared cores.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+SYSTEM = Path("/sys/devices/system")
+
+
+@dataclass(frozen=True)
+class Topology:
+    """CPUs are hardware threads, by the kernel's numbers; offline ones may be among them."""
+
+    cores: tuple[frozenset[int], ...] = ()
+    nodes: tuple[frozenset[int], ...] = ()  # those that have CPUs, in the kernel's order
+
+    def first_of_each_core(self, allowed: Collection[int]) -> frozenset[int]:
+        """One hardware thread, the lowest, of each core that ``allowed`` has a part in."""
+        known = {cpu for core in self.cores for cpu in core}
+        firsts = {min(core.intersection(allowed)) for core in self.cores if core.intersection(allowed)}
+        return frozenset(firsts | (set(allowed) - known))
+
+    def nodes_of(self, allowed: Collection[int]) -> tuple[frozenset[int], ...]:
+        """The part of ``allowed`` on each node, nodes without any left out."""
+        return tuple(part for node in self.nodes if (part := node.intersection(allowed)))
+
+
+def read(system: Path = SYSTEM) -> Topology:
+    """The topology below ``system``."""
+    cores = set()
+    for directory in _numbered(system / "cpu", "cpu"):
+        shared = _list(directory / "topology" / "core_cpus_list") or _list(directory / "topology" / "thread_siblings_list")
+        if shared:
+            cores.add(shared)
+    nodes = [cpus for directory in _numbered(system / "node", "node") if (cpus := _list(directory / "cpulist"))]
+    return Topology(tuple(sorted(cores, key=min)), tuple(nodes))
+
+
+def parse_list(text: str) -> frozenset[int]:
+    """CPUs in the kernel's way of listing them: "0-3,8,10-11".
+
+    Raises:
+        ValueError: it is no such list.
+    """
+    cpus: set[int] = set()
+    for part in text.strip().split(",") if text.strip() else ():
+        found = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)
+        if found is None or int(found[2] or found[1]) < int(found[1]):
+            raise ValueError(f"{text!r} is no list of CPUs such as 0-3,8")
+        cpus.update(range(int(found[1]), int(found[2] or found[1]) + 1))
+    return frozenset(cpus)
+
+
+def as_list(cpus: Iterable[int]) -> str:
+    """The reverse of :func:`parse_list`, as short as can be."""
+    parts: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if parts and cpu == parts[-1][1] + 1:
+            parts[-1][1] = cpu
+        else:
+            parts.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def _numbered(directory: Path, word: str) -> list[Path]:
+    """``directory``/``word``N, in the order of N."""
+    try:
+        found = [(int(match[1]), path) for path in directory.iterdir() if (match := re.fullmatch(rf"{word}(\d+)", path.name))]
+    except OSError:
+        return []
+    return [path for _, path in sorted(found)]
+
+
+def _list(path: Path) -> frozenset[int]:
+    try:
+        return parse_list(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return frozenset()

@@ -1,0 +1,76 @@
+"""The garbage collector in the agent's hands: set, given back exactly, and left alone where the job has set it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune_trials.agent.collector import Collector
+
+ROOTS = [str(Path(__file__).parents[2] / name) for name in (".", "trials", "search_spaces")]
+
+
+def run(code: str) -> str:
+    """In a process of its own: pytest has objects and settings of its own."""
+    head = f"import sys; sys.path[:0] = {ROOTS!r}\nimport gc\nfrom autotune_trials.agent import collector\n"
+    done = subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_thresholds_and_frozen_objects_come_back() -> None:
+    said = run("""
+gc.set_threshold(600, 7, 8)
+switch = collector.Collector()
+switch.set(False, 50_000)
+switch.set(False, 40_000)
+print(gc.get_threshold(), switch.changed)
+switch.set(True, None)
+print(gc.get_threshold(), gc.get_freeze_count() > 1000)
+before = gc.get_freeze_count(); switch.set(True, None); print(gc.get_freeze_count() == before)
+switch.set(False, None)
+print(gc.get_threshold(), gc.get_freeze_count(), switch.changed)
+""")
+    assert said.splitlines() == ["(40000, 7, 8) True", "(600, 7, 8) True", "True", "(600, 7, 8) 0 False"]
+
+
+def test_frozen_objects_are_not_walked_any_more() -> None:
+    """What the knob is for: a full collection takes a fraction of its time, and as long as before when it is given back."""
+    said = run("""
+from time import perf_counter
+kept = [[i] for i in range(400_000)]
+def collection_s():
+    best = 9.0
+    for _ in range(3):
+        began = perf_counter(); gc.collect(); best = min(best, perf_counter() - began)
+    return best
+switch, own = collector.Collector(), collection_s()
+switch.set(True, None); frozen = collection_s()
+switch.set(False, None); again = collection_s()
+print(frozen < own / 4, again > own / 2)
+""")
+    assert said == "True True"
+
+
+@pytest.mark.parametrize(
+    ("code", "call"),
+    [
+        ("", ""),
+        ("gc.disable()", "gc.disable()"),
+        ("gc.disable(); gc.enable()", ""),
+        ("gc.freeze()", "gc.freeze()"),
+        ("gc.set_threshold(10_000)", "gc.set_threshold(10000, "),
+        ("x = collector.Collector(); x.set(True, 5); x.set(False, None)", ""),
+    ],
+)
+def test_what_the_job_did_itself_is_seen(code: str, call: str) -> None:
+    said = run(f"collector.note()\n{code}\nprint(collector.own_setting())")
+    assert said.startswith(call) and bool(said) == bool(call)
+
+
+def test_nothing_is_claimed_without_a_look_at_the_start() -> None:
+    assert run("gc.freeze(); print(collector.own_setting())") == ""
+    assert not Collector().changed

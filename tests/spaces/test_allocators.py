@@ -1,0 +1,128 @@
+"""malloc and cuda_alloc_conf: what they find, what they put before a process, what of the job's own stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from machines import CUDA, CUDA_JOB, JOB, job, machine
+
+from autotune_spaces.base import Knob, Start, Value, Withdrawn
+from autotune_spaces.knobs import create, get
+from autotune_spaces.knobs.malloc import JEMALLOC_SETTINGS, preloaded
+
+
+class NoScratch:
+    def folder(self) -> str:
+        raise AssertionError("these knobs need no files")
+
+
+def prepared(knob: Knob, value: Value, folder: Path, **env: str) -> dict[str, str]:
+    return dict(knob.prepare(Start(("python",), env, str(folder)), value, NoScratch()).env)
+
+
+@pytest.fixture
+def libraries(tmp_path: Path) -> Path:
+    """An environment as conda makes it, with both allocators."""
+    folder = tmp_path / "env" / "lib"
+    folder.mkdir(parents=True)
+    (tmp_path / "env" / "bin").mkdir()
+    python = tmp_path / "env" / "bin" / "python"
+    python.touch()
+    python.chmod(0o755)
+    for name in ("libjemalloc.so.2", "libtcmalloc_minimal.so.4"):
+        (folder / name).touch()
+    return folder
+
+
+def test_libraries_are_found_where_the_job_runs(libraries: Path, tmp_path: Path) -> None:
+    both = {"jemalloc": str(libraries / "libjemalloc.so.2"), "tcmalloc": str(libraries / "libtcmalloc_minimal.so.4")}
+    survey = get("malloc").survey
+    assert survey(Start((str(libraries.parent / "bin" / "python"),), {}, "/")) == both, "beside its Python"
+    assert survey(Start(("python",), {"PATH": str(libraries.parent / "bin")}, "/")) == both, "by PATH"
+    assert survey(Start(("bash",), {"CONDA_PREFIX": str(libraries.parent)}, "/")) == both, "in the environment that is active"
+    assert survey(Start(("bash",), {"LD_LIBRARY_PATH": f"/nowhere:{libraries}"}, "/")) == both
+    assert survey(Start(("env/bin/python",), {}, str(tmp_path))) == both, "relative to the job's directory"
+
+
+def test_a_path_that_the_loader_could_not_read_is_passed_over(libraries: Path, tmp_path: Path) -> None:
+    libraries.parent.rename(tmp_path / "my env")
+    found = get("malloc").survey(Start(("bash",), {"CONDA_PREFIX": str(tmp_path / "my env")}, "/"))
+    assert str(tmp_path) not in str(found)
+
+
+def test_what_is_there_is_offered() -> None:
+    surveys = {"malloc": {"tcmalloc": "/usr/lib/libtcmalloc.so.4"}}
+    assert get("malloc").domain(machine(), job(surveys=surveys)).values == ("default", "tcmalloc")
+    with pytest.raises(Withdrawn, match="apt-get install libjemalloc2"):
+        get("malloc").domain(machine(), JOB)
+    with pytest.raises(Withdrawn, match="libjemalloc was not found"):
+        create("malloc", None, ["jemalloc"]).domain(machine(), job(surveys=surveys))
+
+
+def test_an_allocator_of_the_jobs_own_is_the_baseline() -> None:
+    surveys = {"malloc": {"tcmalloc": "/usr/lib/libtcmalloc.so.4"}}
+    own = job(surveys=surveys, own_settings={"LD_PRELOAD": "/opt/libiomp5.so:/opt/libjemalloc.so.2"})
+    domain = get("malloc").domain(machine(), own)
+    assert (domain.default, set(domain.values)) == ("jemalloc", {"default", "jemalloc", "tcmalloc"})
+    with pytest.raises(Withdrawn, match="preloads mimalloc"):
+        get("malloc").domain(machine(), job(surveys=surveys, own_settings={"LD_PRELOAD": "/usr/lib/libmimalloc.so.2.0"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("", None), ("/a/libiomp5.so", None), ("/a/libjemalloc.so.2", "jemalloc"), ("libtcmalloc_minimal.so.4", "tcmalloc"),
+        ("/a/libfoo.so /b/libtbbmalloc_proxy.so.2", "tbbmalloc"), ("/a/libtcmalloc.so.4:/b/libjemalloc.so", "tcmalloc"),
+        ("/jemalloc/libother.so", None), ("/a/libjemalloc.so-5.3", None), ("/a/libmimalloc-secure.so", "mimalloc"),
+    ],
+)  # fmt: skip
+def test_preloaded_allocators_are_told_by_their_names(text: str, word: str | None) -> None:
+    assert preloaded(text) == word
+
+
+def test_the_library_goes_before_what_is_preloaded(libraries: Path) -> None:
+    knob, env = get("malloc"), {"CONDA_PREFIX": str(libraries.parent)}
+    je, tc = str(libraries / "libjemalloc.so.2"), str(libraries / "libtcmalloc_minimal.so.4")
+    assert prepared(knob, "jemalloc", libraries, **env) == {**env, "LD_PRELOAD": je, "MALLOC_CONF": JEMALLOC_SETTINGS}
+    with_omp = prepared(knob, "tcmalloc", libraries, LD_PRELOAD="/opt/libiomp5.so", **env)
+    assert with_omp == {**env, "LD_PRELOAD": f"{tc}:/opt/libiomp5.so"}
+    # Of two allocators the first would win: the job's own goes, whatever else is preloaded stays.
+    swapped = prepared(knob, "tcmalloc", libraries, LD_PRELOAD=f"/x/libiomp5.so:{je}", **env)
+    assert swapped["LD_PRELOAD"] == f"{tc}:/x/libiomp5.so"
+    assert "LD_PRELOAD" not in prepared(knob, "default", libraries, LD_PRELOAD=je, **env)
+    assert prepared(knob, "jemalloc", libraries, MALLOC_CONF="narenas:2", **env)["MALLOC_CONF"] == "narenas:2"
+
+
+def test_a_library_that_is_gone_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune_spaces.knobs.malloc._system", lambda: iter(()))
+    with pytest.raises(Withdrawn, match="libtcmalloc was not found"):
+        prepared(get("malloc"), "tcmalloc", tmp_path, PATH="")
+
+
+CONF = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
+
+
+def test_settings_of_the_gpus_allocator() -> None:
+    domain = get("cuda_alloc_conf").domain(machine(CUDA, cuda_version="13.0"), CUDA_JOB)
+    assert domain.values == ("unset", "expandable_segments:True", "backend:cudaMallocAsync", "garbage_collection_threshold:0.8")
+    rocm = get("cuda_alloc_conf").domain(machine(CUDA, cuda_version=""), CUDA_JOB)
+    assert "backend:cudaMallocAsync" not in rocm.values
+
+
+def test_what_the_job_has_set_stays() -> None:
+    own = job(CUDA_JOB, own_settings={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128,expandable_segments:False"})
+    domain = get("cuda_alloc_conf").domain(machine(CUDA, cuda_version="13.0"), own)
+    assert domain.default == "max_split_size_mb:128,expandable_segments:False"
+    assert domain.values[1:] == (f"{domain.default},backend:cudaMallocAsync", f"{domain.default},garbage_collection_threshold:0.8")
+
+
+def test_both_names_of_the_variable_are_set(tmp_path: Path) -> None:
+    knob = get("cuda_alloc_conf")
+    assert prepared(knob, "expandable_segments:True", tmp_path) == dict.fromkeys(CONF, "expandable_segments:True")
+    merged = "max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2],expandable_segments:True"
+    before = {CONF[1]: "max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2],expandable_segments:False"}
+    assert prepared(knob, "expandable_segments:True", tmp_path, **before) == dict.fromkeys(CONF, merged)
+    assert prepared(knob, merged, tmp_path, **before) == dict.fromkeys(CONF, merged), "a whole text comes out as it is"
+    assert prepared(knob, "unset", tmp_path, A="b", **before) == {"A": "b"}
+    assert knob.check_value(merged) is None

@@ -198,8 +198,8 @@ def some(styles: list[Style], usual: set[str]) -> list[Any]:
 
 
 # Three seconds each: these in every run, the rest with the slow tests.
-SAME_BITS = {"several_optimizers", "closure", "evaluation_on_training_data", "turns"}
-IN_FORCE = {"no_sync", "sharded_stream", "batch_sampler", "no_loader", "rollouts", "spawned", "shell_script"}
+SAME_BITS = {"several_optimizers", "closure", "evaluation_on_training_data"}
+IN_FORCE = {"no_sync", "sharded_stream", "turns", "no_loader", "rollouts", "shell_script"}
 
 
 @pytest.mark.parametrize("style", some(STYLES, SAME_BITS))

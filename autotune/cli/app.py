@@ -29,7 +29,7 @@ COMMANDS: dict[str, Command] = {
     "compare": Command("autotune.cli.compare", "compare", "Compare two runs: verdicts, knobs, times, operators."),
     "launch": Command("autotune.cli.launch", "launch", "Run the job with its tuned settings."),
     "export": Command(
-        "autotune.cli.export", "export", "Write tuned settings for a shell, torchrun, accelerate or Python."
+        "autotune.cli.export", "export", "Write tuned settings as a script, for a launcher or a cluster, or as a patch of your source."
     ),
     "ui": Command("autotune.cli.ui", "ui", "Compare trials in MLflow."),
     "sync": Command("autotune.cli.sync", "sync", "Send what was recorded offline to MLflow."),

@@ -7,18 +7,21 @@ from typing import Annotated
 
 import typer
 
+from autotune.export.formats import FORMATS
+
+HELP = "; ".join(f"{f.name}: {f.summary}" for f in FORMATS.values()) + "."
+
 
 def export(
     run: Annotated[Path, typer.Argument(help="A run directory or a tuned.yaml.", show_default=False)],
-    form: Annotated[str, typer.Option("--format", "-f", help="yaml, shell, torchrun, accelerate or python.")] = "yaml",
+    form: Annotated[str, typer.Option("--format", "-f", help=HELP)] = "yaml",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; default: print it.", show_default=False)] = None,
 ) -> None:
-    """Write a run's tuned settings in another form: a script, a launcher's command line, or code to paste.
+    """Write a run's tuned settings in another form: a script, a launcher's command line, a cluster's job, or a patch of your own source.
 
-    Example: autotune export autotune-runs/digits --format shell -o train-tuned.sh
+    Example: autotune export autotune-runs/digits --format diff -o tuned.diff
     """
     from autotune.errors import InputError
-    from autotune.export.formats import FORMATS
     from autotune.export.load import load_tuned
     from autotune.job.mistakes import listing, nearest
     from autotune_trials.paths import publish
@@ -38,3 +41,6 @@ def export(
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror or error}", where=str(output), expected="a file in a directory that exists") from None
     typer.echo(f"{output}: {FORMATS[form].summary}")
+    remark = FORMATS[form].remark(text)
+    if remark:
+        typer.echo(remark)

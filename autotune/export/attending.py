@@ -72,7 +72,7 @@ def end_as(status: int) -> None:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
         os.kill(os.getpid(), number)
-    sys.exit(status)
+    raise SystemExit(status)
 
 
 def _start(job: Launch, program: str, env: dict[str, str], mask: set[int | signal.Signals]) -> subprocess.Popen[bytes]:

@@ -7,6 +7,7 @@ device file.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from typing import Any
 from autotune.export.tuned import TunedConfig
 from autotune_spaces import machine as machines
 from autotune_spaces.base import Knob, Start, Withdrawn
-from autotune_spaces.facts import JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
+from autotune_spaces.facts import DdpFacts, JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
 from autotune_spaces.knobs import create
 
 PROBE_TIMEOUT_S = 20
@@ -98,6 +99,7 @@ def obstacles(tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = 
         loader=LoaderFacts("", "", "", 1, 0, None, False, False, False, False, None, None, False),
         optimizers=(OptimizerFacts("", "default", ("for-loop", "foreach", "fused"), (1.0,), 1),),
         models=(ModelFacts("", 1, 1),),
+        ddp=(DdpFacts("", gradients_mib=math.inf, find_unused_parameters=True),),
     )
     found = {}
     start = Start(tuned.command, dict(os.environ if env is None else env), str(tuned.workdir))

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from autotune.errors import InputError
-from autotune.export.tuned import FILE_NAME, TUNED_SCHEMA_VERSION, Provenance, TunedConfig, TunedKnob
+from autotune.export.tuned import FILE_NAME, TUNED_SCHEMA_VERSION, Footprint, Provenance, TunedConfig, TunedKnob
 from autotune.job.mistakes import Mistake, nearest, to_error
 from autotune.job.yaml_lines import Document, Place, YamlMistake, parse_yaml, read_text, read_yaml
 from autotune.results import Interval
+from autotune_spaces.codec import decode
 from autotune_spaces.knobs import create, names
+from autotune_spaces.sites import JobSites
 
 KEYS = ("schema_version", "name", "command", "workdir", "env", "env_from_launch", "knobs", "provenance")
 KNOB_KEYS = ("value", "was", "gain", "options")
 INTERVAL_KEYS = ("estimate", "low", "high")
+NESTED = ("speedup", "machine", "footprint", "sites")  # of provenance: what is not text
+T = TypeVar("T")
 
 
 def find_tuned(path: Path) -> Path:
@@ -153,8 +159,42 @@ class _Reader:
 
     def provenance(self, data: dict[str, Any]) -> Provenance:
         place: Place = ("provenance",)
-        fields = tuple(Provenance.__dataclass_fields__)
-        self.known_keys(data, place, fields)
-        words = {k: self.text(data, (*place, k)) for k in data if k in fields and k not in ("speedup", "machine")}
-        speedup = self.interval(data.get("speedup"), (*place, "speedup"))
-        return Provenance(**words, speedup=speedup, machine=self.mapping(data, (*place, "machine")))
+        keys = tuple(Provenance.__dataclass_fields__)
+        self.known_keys(data, place, keys)
+        words = {k: self.text(data, (*place, k)) for k in data if k in keys and k not in NESTED}
+        return Provenance(
+            **words,
+            speedup=self.interval(data.get("speedup"), (*place, "speedup")),
+            machine=self.mapping(data, (*place, "machine")),
+            footprint=self.record(Footprint, data, (*place, "footprint")),
+            sites=self.record(JobSites, data, (*place, "sites")),
+        )
+
+    def record(self, cls: type[T], data: dict[str, Any], place: Place) -> T:
+        """A dataclass of which every field has a default, as :func:`encode` wrote it."""
+        try:
+            found = decode(cls, self.mapping(data, place))
+            if not _well_formed(found):
+                raise TypeError
+        except (TypeError, ValueError, KeyError, AttributeError):
+            self.wrong(place, f"'{place[-1]}' is not as it was written", "what `autotune run` wrote; or leave it out")
+            return cls()
+        return found
+
+
+def _well_formed(record: Any) -> bool:
+    """Whether every field, at any depth, has the type it is declared with."""
+    hints = get_type_hints(type(record))
+    return all(_is_a(getattr(record, f.name), hints[f.name]) for f in fields(record))
+
+
+def _is_a(value: Any, hint: Any) -> bool:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is UnionType:
+        return any(_is_a(value, arg) for arg in args)
+    if origin is tuple:
+        inner = args[:1] * len(value) if args[-1:] == (Ellipsis,) else args
+        return isinstance(value, tuple) and len(inner) == len(value) and all(map(_is_a, value, inner))
+    if is_dataclass(hint):
+        return isinstance(value, hint) and _well_formed(value)  # type: ignore[arg-type]
+    return isinstance(value, (int, float) if hint is float else hint) and (hint is bool or not isinstance(value, bool))

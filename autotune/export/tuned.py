@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from autotune.job.spec import JobSpec
-from autotune.results import Interval, Result
+from autotune.results import Interval, Observation, Result
 from autotune.secrets import is_secret, mask_url, split_secret_flags
 from autotune_spaces.base import Value
 from autotune_spaces.codec import encode
+from autotune_spaces.sites import JobSites
 from autotune_spaces.space import command_line
 from autotune_trials.paths import publish
 
-TUNED_SCHEMA_VERSION = 1
+TUNED_SCHEMA_VERSION = 2  # 2: provenance knows sites in the source and what the job used
 FILE_NAME = "tuned.yaml"
 # Of facts.Machine: what decides whether the settings still fit.
 FINGERPRINT = (
@@ -41,6 +42,16 @@ class TunedKnob:
 
 
 @dataclass(frozen=True)
+class Footprint:
+    """What the job takes up, as far as the settings leave it alone; 0: not known."""
+
+    processes: int = 1  # that train together
+    num_workers: int = 0  # of the training DataLoader
+    threads: int = 0  # a process computes with
+    host_memory_gib: float = 0.0  # at most, all processes together; known of jobs on a CPU
+
+
+@dataclass(frozen=True)
 class Provenance:
     """How the settings were found; read by people, and compared with the machine they are launched on."""
 
@@ -55,6 +66,8 @@ class Provenance:
     job_device: str = "cpu"  # where the model was
     loader_key: str = ""  # which of the job's DataLoaders is tuned
     machine: Mapping[str, Any] = field(default_factory=dict)  # FINGERPRINT fields
+    footprint: Footprint = Footprint()
+    sites: JobSites = JobSites()  # where in the job's source the settings belong
 
 
 @dataclass(frozen=True)
@@ -95,8 +108,21 @@ def build_tuned(result: Result, spec: JobSpec, run_dir: Path | None = None) -> T
         job_device=observation.job.device,
         loader_key=observation.job.loader.key if observation.job.loader else "",
         machine={name: machine[name] for name in FINGERPRINT if machine[name] not in ("", 0, 0.0, [])},
+        footprint=_footprint(observation),
+        sites=observation.job.sites,
     )
     return TunedConfig(spec.name, command, spec.workdir, env, secrets, knobs, provenance)
+
+
+def _footprint(observation: Observation) -> Footprint:
+    job = observation.job
+    on_cpu = job.device == "cpu"
+    return Footprint(
+        processes=job.world_size,
+        num_workers=job.loader.num_workers if job.loader else 0,
+        threads=job.intra_op_threads,
+        host_memory_gib=round(observation.anatomy.peak_memory_gib, 2) if on_cpu else 0.0,
+    )
 
 
 def _version() -> str:
@@ -135,7 +161,7 @@ def to_yaml(tuned: TunedConfig) -> str:
     p = tuned.provenance
     lines = [f"# {line}" for line in _headline(tuned)]
     lines += ["#     autotune launch tuned.yaml                    run the job with these settings",
-              "#     autotune export tuned.yaml --format python     write them into your own code instead",
+              "#     autotune export tuned.yaml --format diff       a patch that writes them into your own source instead",
               f"schema_version: {tuned.schema_version}", f"name: {_scalar(tuned.name)}", "", "command:"]  # fmt: skip
     lines += [f"  - {_scalar(word)}" for word in tuned.command]
     lines += [f"workdir: {_scalar(str(tuned.workdir))}"]
@@ -156,6 +182,9 @@ def to_yaml(tuned: TunedConfig) -> str:
     for name in ("loss", "loss_reason", "run_dir", "job_device", "loader_key"):
         lines += [f"  {name}: {_scalar(getattr(p, name))}"]
     lines += _mapping("machine", p.machine, "  ")
+    lines += _mapping("footprint", encode(p.footprint), "  ")
+    if p.sites != JobSites():
+        lines += ["", "  # Where in the source: what `autotune export --format diff` looks for.", "  sites:", *_tree(encode(p.sites), "    ")]
     return "\n".join(lines) + "\n"
 
 
@@ -175,6 +204,39 @@ def _mapping(key: str, values: Mapping[str, Any], indent: str = "") -> list[str]
     if not values:
         return [f"{indent}{key}: {{}}"]
     return [f"{indent}{key}:", *(f"{indent}  {_scalar(name)}: {_scalar(value)}" for name, value in values.items())]
+
+
+def _tree(data: Mapping[str, Any], indent: str) -> list[str]:
+    """Nested mappings, what is empty left out; a mapping of scalars alone stands on one line."""
+    lines = []
+    for key, value in data.items():
+        if value in ("", None, [], -1) and key != "column":
+            continue
+        items = value if isinstance(value, list) else [value]
+        if not any(isinstance(item, dict) for item in items):
+            lines.append(f"{indent}{key}: {_exact(value)}")
+        elif not isinstance(value, list):
+            lines.append(f"{indent}{key}: {_flow(value)}" if _flat(value) else f"{indent}{key}:")
+            lines += [] if _flat(value) else _tree(value, indent + "  ")
+        else:
+            lines.append(f"{indent}{key}:")
+            for item in items:
+                first, *rest = [_flow(item)] if _flat(item) else _tree(item, "")
+                lines += [f"{indent}  - {first}", *(f"{indent}    {line}" for line in rest)]
+    return lines
+
+
+def _flat(data: Mapping[str, Any]) -> bool:
+    return not any(isinstance(value, (dict, list)) for value in data.values())
+
+
+def _flow(data: Mapping[str, Any]) -> str:
+    return "{" + ", ".join(f"{key}: {_exact(value)}" for key, value in data.items() if value != "") + "}"
+
+
+def _exact(value: Any) -> str:
+    """As :func:`_scalar`, a float with all its digits; YAML 1.1 wants a point in one with an exponent."""
+    return re.sub(r"^(-?\d+)e", r"\1.0e", repr(value)) if isinstance(value, float) else _scalar(value)
 
 
 def _interval(interval: Interval) -> str:
@@ -206,4 +268,4 @@ def _escaped(char: str) -> str:
     return f"\\U{ord(char):08x}" if ord(char) > 0xFFFF else f"\\u{ord(char):04x}"
 
 
-__all__ = ["FILE_NAME", "FINGERPRINT", "Provenance", "TunedConfig", "TunedKnob", "build_tuned", "to_yaml", "write_tuned"]
+__all__ = ["FILE_NAME", "FINGERPRINT", "Footprint", "Provenance", "TunedConfig", "TunedKnob", "build_tuned", "to_yaml", "write_tuned"]

@@ -24,6 +24,8 @@ class Communication(Rule):
         "DistributedDataParallel's gradient exchange that its own statistics say was not hidden behind backward. The cost is that time on rank 0. "
         "It holds waiting for a slower rank, too. Under NCCL, which runs on the device, the time of its kernels is told and no cost."
     )
+    knob = "ddp_bucket_cap_mb"
+    also = ("gradient_as_bucket_view",)
     explains = ("host-bound", "host-work")
 
     def judge(self, case: Case) -> list[Finding]:
@@ -43,7 +45,7 @@ class Communication(Rule):
             f"{case.evidence.world_size} ranks that nothing overlaps"
         )
         evidence += f", most of it in {calls[0].detail} at {at(calls[0].place)}." if calls else "."
-        return [self.finding(case, evidence, ADVICE, cost, [c.place for c in calls[:4]])]
+        return [self.finding(case, evidence, ADVICE, cost, [c.place for c in calls[:4]], knob=_knob(case))]
 
     def _on_device(self, case: Case) -> list[Finding]:
         """NCCL's kernels run beside others: their time is known, how much of it is hidden is not."""
@@ -58,4 +60,9 @@ class Communication(Rule):
             f"NCCL kernels run for {duration_words(spent)} of an iteration's {duration_words(whole)} ({spent / whole:.0%}) on rank 0. How much of that "
             "is hidden behind computing shows in the trace."
         )
-        return [self.finding(case, evidence, ADVICE)]
+        return [self.finding(case, evidence, ADVICE, knob=_knob(case))]
+
+
+def _knob(case: Case) -> str | None:
+    """The rule's own where the job has a DistributedDataParallel it could reach."""
+    return None if case.job.ddp else ""

@@ -261,7 +261,7 @@ def next_commands(result: Result, run_dir: Path) -> list[tuple[str, str]]:
     lines = []
     if tuned(result):
         lines.append((f"autotune launch {shlex.quote(str(Path(where) / 'tuned.yaml'))}", "run the job, tuned"))
-        lines.append((f"autotune export {shlex.quote(where)} --format python", "as code; also yaml, shell, torchrun …"))
+        lines.append((f"autotune export {shlex.quote(where)} --format diff", "as a patch of your source; also shell, sbatch …"))
     elif result.trials:
         lines.append((f"autotune show {shlex.quote(where)} --trials", "every configuration tried"))
     lines.append((f"autotune ui {shlex.quote(where)}", "compare the trials in MLflow"))

@@ -199,7 +199,8 @@ class LiveComparison:
             iterations = FIRST_ITERATIONS
         else:
             batch = config.get("batch_size")
-            scale = float(batch) / self._samples if isinstance(batch, int) and batch > self._samples else 1.0
+            samples = float(batch) * self.session.job.world_size if isinstance(batch, int) else 0.0  # each rank has its own batch
+            scale = samples / self._samples if samples > self._samples else 1.0
             iterations = round(min(max(BLOCK_S / (self._iteration_s * scale), MIN_ITERATIONS), MAX_ITERATIONS))
         limit = COMPILE_LIMIT_S if slow_start else BLOCK_LIMIT_S
         expected = (self._iteration_s or 0.0) * iterations * 4

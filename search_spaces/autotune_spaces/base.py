@@ -143,6 +143,7 @@ class LiveJob(Protocol):
     loader: LoaderControl | None
     entries: Sequence[EntryModule]
     optimizers: Sequence[Any]
+    replicas: Sequence[Any]  # the DistributedDataParallel modules the job built
 
     def set_autocast(self, dtype: str | None) -> None:
         """Run the forward region under autocast ("bfloat16", "float16"); float16 scales the loss as GradScaler does."""

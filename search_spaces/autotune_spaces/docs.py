@@ -89,6 +89,7 @@ _EXAMPLES: dict[str, tuple[Value, ...]] = {
     "cuda_alloc_conf": ("expandable_segments:True",),
     "gc": ("freeze",),
     "data_staging": ("shm",),
+    "ddp_bucket_cap_mb": (50,),
 }
 
 

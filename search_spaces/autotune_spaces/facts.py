@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from autotune_spaces.sites import JobSites
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -54,6 +56,7 @@ class LoaderFacts:
     in_order: bool = True
     worker_sharding: bool = True  # an IterableDataset that asks get_worker_info(); True for map-style
     starts_anew: str = ""  # workers would run the job's script again from its top, and why; "": they would not
+    rank_samples: tuple[int, ...] = ()  # samples an epoch of each rank's sampler, in the order of ranks; (): not known
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,20 @@ class ModelFacts:
 
 
 @dataclass(frozen=True)
+class DdpFacts:
+    """One DistributedDataParallel, as the job asked for it."""
+
+    site: str  # "file.py:12", where it was constructed
+    gradients_mib: float  # of all parameters it synchronises
+    bucket_cap_mb: float | None = None  # None: left to torch
+    gradient_as_bucket_view: bool = False
+    static_graph: bool = False
+    find_unused_parameters: bool = False
+    seen_static: bool = True  # by its own count the same parameters took part in every iteration so far
+    own_buckets: bool = False  # the job gives every bucket a size of its own (bucket_cap_mb_list)
+
+
+@dataclass(frozen=True)
 class JobFacts:
     """What the agent saw of the job before any knob was touched."""
 
@@ -100,6 +117,9 @@ class JobFacts:
     world_size: int = 1
     samples_per_step: float = 1.0
     sample_unit: str = "samples"  # "samples", or "iterations" where no batch could be counted
+    ddp: tuple[DdpFacts, ...] = ()  # in the order they were built
+    sharded: bool = False  # its parameters are sharded over the ranks (FSDP)
     own_settings: dict[str, str] = field(default_factory=dict)  # further calls the job makes itself, e.g. {"set_num_threads": "train.py:9"}
     compares_samples: str = ""  # how the loss compares the samples of a batch with each other (contrastive losses), "" if it is not seen to
     surveys: Mapping[str, Any] = field(default_factory=dict)  # knob -> what its survey() found; filled in by the tuner
+    sites: JobSites = JobSites()  # where in the source all this stands

@@ -33,7 +33,9 @@ EVERY = {  # a value of every knob that is not the default
     "batch_size": 64, "amp_dtype": "float16", "matmul_precision": "high", "cudnn_benchmark": True, "cudnn_benchmark_limit": 0,
     "cudnn_workspace_mib": 512, "compile_mode": "max-autotune", "channels_last": True, "optimizer_impl": "fused", "intra_op_threads": 2,
     "cpu_affinity": "physical", "malloc": "jemalloc", "cuda_alloc_conf": "expandable_segments:True", "gc": "freeze", "data_staging": "shm",
+    "ddp_bucket_cap_mb": 50, "gradient_as_bucket_view": True, "static_graph": True,
 }  # fmt: skip
+ANYWHERE = [name for name in FORMATS if name != "diff"]  # diff needs the job's source, see test_patch_diff.py
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
 
 
@@ -62,6 +64,12 @@ def run(script: str, tmp_path: Path, *arguments: str, stdin: str = "", **more: s
 
 def test_every_knob_is_covered() -> None:
     assert set(EVERY) == set(names()), "a new knob needs a value here"
+
+
+def test_every_format_is_described() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "exporting.md").read_text()
+    for form in FORMATS.values():
+        assert f"| `{form.name}` | " in page, f"{form.name} is missing in docs/exporting.md"
 
 
 AWKWARD = ("a b", "it's", '"', "$HOME", "`id`", "*", "", "--x", "{y}", "${z}", "TUNED_YAML")
@@ -108,7 +116,7 @@ def test_secrets_are_asked_for(folder: Path, tmp_path: Path) -> None:
         assert json.loads(there.stdout)["argv"][0] == "--api-key=q1 w2'$x"
 
 
-@pytest.mark.parametrize("name", list(FORMATS))
+@pytest.mark.parametrize("name", ANYWHERE)
 def test_every_format_takes_every_knob(folder: Path, name: str) -> None:
     knobs = {n: TunedKnob(v, None, Interval(1.1, 1.0, 1.2)) for n, v in EVERY.items()}
     text = FORMATS[name].write(tuned(folder, {**knobs, **VIA}, provenance=Provenance(job_device="cuda", loader_key="train.py:9#0")))
@@ -116,11 +124,11 @@ def test_every_format_takes_every_knob(folder: Path, name: str) -> None:
         assert knob in text, f"{knob} is neither set nor mentioned"
     if name == "python":
         compile(text, "tuned", "exec")
-    elif name != "yaml":
+    elif FORMATS[name].executable:
         subprocess.run(["sh", "-n"], input=text, text=True, check=True)
 
 
-@pytest.mark.parametrize("name", list(FORMATS))
+@pytest.mark.parametrize("name", ANYWHERE)
 def test_nothing_to_change_works_too(folder: Path, tmp_path: Path, name: str) -> None:
     text = FORMATS[name].write(tuned(folder, {}))
     if name == "shell":
@@ -129,7 +137,7 @@ def test_nothing_to_change_works_too(folder: Path, tmp_path: Path, name: str) ->
         compile(text, "tuned", "exec")
 
 
-@pytest.mark.parametrize("name", ["shell", "torchrun", "accelerate", "python"])
+@pytest.mark.parametrize("name", ["shell", "torchrun", "accelerate", "sbatch", "k8s", "python"])
 def test_a_name_with_a_line_break_is_no_command(folder: Path, name: str) -> None:
     text = FORMATS[name].write(tuned(folder, VIA))
     assert not any(line.startswith("; rm") for line in text.splitlines())
@@ -214,6 +222,14 @@ def test_python_has_one_loader_line(folder: Path) -> None:
     text = FORMATS["python"].write(tuned(folder, knobs, provenance=Provenance(loader_key="train.py:9#0")))
     assert "loader = DataLoader(..., num_workers=2, prefetch_factor=4, pin_memory=True)  # train.py:9#0" in text
     assert text.index("import os") < text.index("loader =")
+
+
+def test_python_has_one_line_that_wraps_the_model(folder: Path) -> None:
+    knobs = {n: TunedKnob(EVERY[n]) for n in ("gradient_as_bucket_view", "num_workers", "ddp_bucket_cap_mb")}
+    text = FORMATS["python"].write(tuned(folder, knobs))
+    assert text.count("model = DistributedDataParallel(") == 1
+    assert "model = DistributedDataParallel(..., gradient_as_bucket_view=True, bucket_cap_mb=50)" in text
+    compile(text, "snippet", "exec")
 
 
 def test_snippets_are_valid_python() -> None:

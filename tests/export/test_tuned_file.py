@@ -103,8 +103,8 @@ GOOD = to_yaml(TunedConfig("x", ("python", "train.py"), Path("/tmp"), {}, (), {"
 @pytest.mark.parametrize(
     ("old", "new", "found", "line_of"),
     [
-        ("schema_version: 1", "schema_version: 9", "schema_version is 9", "schema_version"),
-        ("schema_version: 1\n", "", "schema_version is missing", ""),
+        ("schema_version: 2", "schema_version: 9", "schema_version is 9", "schema_version"),
+        ("schema_version: 2\n", "", "schema_version is missing", ""),
         ("  num_workers:", "  num_worker:", "unknown knob 'num_worker'", "num_worker:"),
         ("value: 2", "value: many", "num_workers: ", "value: many"),
         ("    value: 2\n", "", "has no value", "num_workers:"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from autotune_spaces.facts import JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
+from autotune_spaces.facts import DdpFacts, JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
 
 CPU = Machine(
     cores=6, memory_gib=32, shm_gib=8, device="cpu", device_name="a CPU", torch_version="2.13.0", python_version="3.11",
@@ -35,6 +35,9 @@ SURVEYED = dataclasses.replace(
     },
 )
 CUDA_JOB = dataclasses.replace(JOB, device="cuda")
+DDP = DdpFacts("train.py:9", gradients_mib=30.0)
+DDP_JOB = dataclasses.replace(JOB, world_size=2, ddp=(DDP,))
+UNUSED_JOB = dataclasses.replace(JOB, world_size=2, ddp=(dataclasses.replace(DDP, find_unused_parameters=True),))
 
 
 def job(base: JobFacts = JOB, **changes: Any) -> JobFacts:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune_trials.paths import CRUMBS, SessionPaths
+from autotune_trials.ranks import PEER_GONE
 
 TAIL_BYTES = 32 << 10
 TAIL_LINES = 30
@@ -26,12 +27,14 @@ OUT_OF_MEMORY = re.compile(
     r"|exitcode: -9\b|Signal 9 \(SIGKILL\)",  # torchrun about one of its ranks
     re.IGNORECASE,
 )
+RANK_PREFIX = re.compile(r"^(?:\[[a-z]+(\d+)\]:\s?)+")  # [rank1]: of torch, [default1]: of torchrun --tee
 MARKING = (
     "mark the iterations yourself, two lines in the training script:\n"
     "    import autotune\n"
     "    autotune.step(loss=loss, samples=len(batch))   # once an iteration, after the update"
 )
 LAUNCHER_ERRORS = ("ChildFailedError", "CalledProcessError", "SignalException", "ProcessRaisedException")
+SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 DETACHING = {"sudo", "su", "docker", "podman", "apptainer", "singularity", "ssh", "kubectl", "srun", "sbatch"}
 
 
@@ -65,20 +68,38 @@ def log_tail(paths: SessionPaths, lines: int = TAIL_LINES) -> str:
 
 
 def last_traceback(text: str) -> list[str]:
-    """The lines of the last traceback that says something; those of launchers only repeat that a child failed."""
+    """The lines of the last traceback that says something.
+
+    Those of launchers only repeat that a child failed, and those of ranks whose neighbour has gone, that it has. Ranks write
+    at the same time, so their lines are told apart by the prefix torch and torchrun give them.
+    """
     blocks: list[list[str]] = []
-    block: list[str] | None = None
+    open_: dict[str, list[str] | None] = {}  # rank, as its prefix has it -> the traceback it is writing
     for raw in text.splitlines():
-        line = re.sub(r"^\[rank\d+\]:\s?", "", raw)
+        found = RANK_PREFIX.match(raw)
+        rank, line = (found.group(1), raw[found.end() :]) if found else ("", raw)
+        block = open_.get(rank)
         if re.match(r"(Original )?Traceback \(most recent call last\)", line):  # "Original": of a DataLoader worker
-            block = [line]
+            open_[rank] = block = [line]
             blocks.append(block)
         elif block is not None:
             block.append(line)
             if line and not line[0].isspace():  # "ValueError: …" closes it
-                block = None
-    telling = [b for b in blocks if not any(word in b[-1] for word in LAUNCHER_ERRORS)]
-    return (telling or blocks or [[]])[-1]
+                open_[rank] = None
+        elif re.match(r'\s+File "', line):  # a SyntaxError has no frames, and no first line
+            open_[rank] = block = [line]
+            blocks.append(block)
+    blocks = [b for b in blocks if "Traceback" in b[0] or b[-1].startswith(SYNTAX_ERRORS)]
+    said = [b for b in blocks if not any(word in b[-1] for word in LAUNCHER_ERRORS)]
+    telling = [b for b in said if not PEER_GONE.search(b[-1])]
+    return (telling or said or blocks or [[]])[-1]
+
+
+def lost_rank(text: str) -> str:
+    """``rank 1 ended by SIGSEGV`` where torchrun says that a signal was the first failure, else ""."""
+    summary = text[text.rfind("Root Cause") :] if "Root Cause" in text else ""
+    found = re.search(r"rank\s*:\s*(\d+).*?exitcode\s*:\s*(-\d+)", summary, re.DOTALL)
+    return f"rank {found.group(1)} {_status_in_words(int(found.group(2)))}" if found else ""
 
 
 def user_line(lines: Iterable[str], workdir: Path) -> str:
@@ -136,6 +157,8 @@ def of_logs(workdir: Path, paths: SessionPaths, happened: str, killed: bool = Fa
     if killed:
         return Diagnosis("oom", "killed by the system (SIGKILL), which is what running out of host memory looks like", where, tail)
     reason = traceback[-1] if len(traceback) > 1 else (tail.splitlines() or ["it printed nothing"])[-1]
+    if PEER_GONE.search(reason) or len(traceback) < 2:
+        reason = lost_rank(text) or reason
     return Diagnosis("crash", f"{happened}: {reason[:500]}", where, tail)
 
 

@@ -18,6 +18,11 @@ sets ``AUTOTUNE_SESSION`` to its path; the agent reads it. What happens next dep
 
     launch    knobs set from the start, no channel, nothing recorded
 
+Ranks of a distributed job have two things more to say, because they must not decide alone:
+
+    fixed, profile    every rank ── Pace ──▶ tuner ── Extent ──▶ every rank: all end their window at the same step
+    any               a rank that fails ── JobError ──▶ tuner, which ends the session: the others wait for that rank
+
 Messages are one JSON object a line over a Unix socket in a directory only its user can enter. Every rank of a
 distributed job connects and is sent the same plan; blocks are counted in iterations, so ranks switch together.
 """
@@ -199,8 +204,35 @@ class Progress:
     iteration: int  # since the process started
 
 
+@dataclass(frozen=True)
+class JobError:
+    """An error of the job's own in one rank of several."""
+
+    rank: int
+    kind: str  # "oom", "crash", "restart" (the launcher has started the ranks again)
+    text: str  # traceback
+    at_s: float  # time.monotonic(), one clock for all processes of a machine: the first is the cause of the others
+    pid: int = 0
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast a rank goes, asked of all before they are told where their window ends."""
+
+    rank: int
+    iterations: int  # recorded so far
+    iteration_s: float
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Where the window of every rank ends."""
+
+    steps: int
+
+
 MESSAGES: dict[str, type] = {
-    cls.__name__: cls for cls in (Hello, Plan, BlockReport, PlanDone, Record, Fault, Progress)
+    cls.__name__: cls for cls in (Hello, Plan, BlockReport, PlanDone, Record, Fault, Progress, JobError, Pace, Extent)
 }
 
 

@@ -33,18 +33,31 @@ from types import TracebackType
 from typing import Any
 
 from autotune_spaces.codec import encode
-from autotune_trials import diagnose, warden
-from autotune_trials.agent.stacks import STACKS_SIGNAL
+from autotune_trials import diagnose, ranks, standstill, warden
 from autotune_trials.connection import Connection
-from autotune_trials.merge import merge_records, merge_reports
+from autotune_trials.merge import merge_hellos, merge_records, merge_reports
 from autotune_trials.paths import SessionPaths, publish
-from autotune_trials.protocol import Block, BlockReport, Fault, Hello, Plan, PlanDone, Progress, Record, SessionConfig
+from autotune_trials.protocol import (
+    Block,
+    BlockReport,
+    Fault,
+    Hello,
+    JobError,
+    Pace,
+    Plan,
+    PlanDone,
+    Progress,
+    Record,
+    SessionConfig,
+)
 from autotune_trials.put_back import Outcome, put_back
 from autotune_trials.surroundings import environment, filled, filled_command, places, socket_directory
 from autotune_trials.watched import WatchedCommand
 
 FAILURES = ("oom", "crash", "hang", "ended", "unhooked", "agent")
 LAST_WORDS_S = 5.0  # after a training process died: how long its launcher may take to say why
+OTHERS_S = 0.3  # after a rank's error: for those of others that came before it
+STRAY_S = 15.0  # after a rank gave up a block: until the others must have done the same
 TREE_IDLE_CORES = 0.05  # CPU use below which a silent process tree is doing nothing
 MOST_EXTENSIONS = 20  # of the hang timeout, for one that does use the CPU
 
@@ -160,10 +173,8 @@ class Session:
 
     @property
     def hello(self) -> Hello:
-        """Of rank 0, or of the lowest rank that runs here."""
-        hello = self._ranks[min(self._ranks)].hello
-        assert hello is not None
-        return hello
+        """Of rank 0, or of the lowest rank that runs here; what is counted, of all of them (see :mod:`.merge`)."""
+        return merge_hellos({rank: c.hello for rank, c in self._ranks.items() if c.hello is not None})
 
     def wait_hello(self) -> Hello:
         """Wait until every rank trains; returns rank 0's Hello.
@@ -210,7 +221,7 @@ class Session:
                 self._send(rank, Plan(self._plans, tuple(blocks)))
             while working:
                 allowed_s = max((b.max_seconds for b in blocks if len(reports[b.id]) < len(self._ranks)), default=0.0)
-                message = self._await(allowed_s, "the measurement was done")
+                message = self._await(allowed_s, "the measurement was done", stray=self._stray(reports))
                 if isinstance(message, BlockReport) and message.id in reports:
                     reports[message.id][message.rank] = message
                 elif isinstance(message, PlanDone) and message.id == self._plans:
@@ -220,6 +231,11 @@ class Session:
             failure.partial = tuple(self._merged(b, reports[b.id]) for b in complete)
             raise
         return [self._merged(block, reports[block.id]) for block in blocks]
+
+    def _stray(self, reports: Mapping[str, Mapping[int, BlockReport]]) -> BlockReport | None:
+        """The report of a rank that gave up a block while others are still in it: they may wait for it as it waits for them."""
+        split = (of_block.values() for of_block in reports.values() if 0 < len(of_block) < len(self._ranks))
+        return next((report for of_block in split for report in of_block if report.error), None)
 
     def _merged(self, block: Block, reports: Mapping[int, BlockReport]) -> BlockReport:
         missing = sorted(set(self._ranks) - set(reports))
@@ -234,10 +250,17 @@ class Session:
             SessionFailed
         """
         records: dict[int, Record] = {}
+        paces: dict[int, Pace] = {}
         while not self._ranks or len(records) < len(self._ranks):
             message = self._await(self.config.max_seconds, "the window was full", bounded=self.config.max_seconds > 0)
             if isinstance(message, Record):
                 records[message.rank] = message
+            elif isinstance(message, Pace):
+                paces[message.rank] = message
+                if len(paces) == len(self._ranks):
+                    extent = ranks.common_extent(list(paces.values()), self.config)
+                    for rank in self._ranks.values():
+                        self._send(rank, extent)
         return merge_records(records, self.hello.job.device)
 
     def end_job(self, patience_s: float) -> None:
@@ -258,14 +281,15 @@ class Session:
 
     # ------------------------------------------------------------------------------------------- waiting
 
-    def _await(self, allowed_s: float, until: str, bounded: bool = True) -> Any:
+    def _await(self, allowed_s: float, until: str, bounded: bool = True, stray: BlockReport | None = None) -> Any:
         """The next message but Progress, which only says that the job lives.
 
         Args:
             allowed_s: how long the work asked for may take, beside the hang timeout.
             bounded: False if nobody knows that; a silent job is then given time as long as it uses the CPU.
+            stray: a rank that has given up what the others still do; these must follow soon, or all wait for ever.
         """
-        limit_s = allowed_s + self._hang_timeout_s
+        limit_s = STRAY_S if stray else allowed_s + self._hang_timeout_s
         last, extensions = time.monotonic(), 0
         cpu_s = 0.0 if bounded else self._cpu_s()
         while True:
@@ -278,6 +302,8 @@ class Session:
             elif arrived is not None:
                 return arrived[1]
             elif now - last > limit_s:
+                if stray is not None:
+                    raise self._failure("crash", f"rank {stray.rank} gave up what the other ranks went on with: {stray.error}")
                 if bounded or self._progress_seen or extensions >= MOST_EXTENSIONS:
                     raise self._hang(now - last)
                 used_s = self._cpu_s()
@@ -301,6 +327,8 @@ class Session:
                 text = message.text.strip()
                 last = text.splitlines()[-1] if text else "no text"
                 raise self._failure("agent", f"the agent failed in {message.where}: {last}", log_tail=text)
+            if isinstance(message, JobError):
+                raise self._of_ranks(message)
             return rank, message
         if self.command.lost:
             raise self._failure("crash", self.command.lost, log_tail=diagnose.log_tail(self.paths))
@@ -329,6 +357,25 @@ class Session:
         detail = f"the training process (rank {dead[0]}) ended before {until}, while the command goes on"
         raise self._failure("ended", detail, log_tail=found.log_tail)
 
+    def _of_ranks(self, first: JobError) -> SessionFailed:
+        """Why a distributed job fails, from what its ranks say: the others wait for the one that failed, or die of its end."""
+        errors, heard_s = [first], time.monotonic()
+        while True:
+            self._turn(0.05)
+            errors += [message for _, message in self._inbox if isinstance(message, JobError)]
+            self._inbox.clear()
+            cause, waited_s = ranks.first_cause(errors), time.monotonic() - heard_s
+            if waited_s > (LAST_WORDS_S if cause is None else OTHERS_S) or self.command.exit_status is not None:
+                break
+        if cause is None or cause.kind == "restart":
+            happened = cause.text if cause is not None else f"rank {first.rank} lost its connection to another one"
+            return self._failed(diagnose.of_logs(self.workdir, self.paths, happened))
+        lines = cause.text.strip().splitlines()
+        return self._failure(
+            cause.kind, f"rank {cause.rank}: {ranks.last_line(cause.text)[:500]}",
+            log_tail="\n".join(lines[-diagnose.TAIL_LINES :]), where=diagnose.user_line(lines, self.workdir),
+        )  # fmt: skip
+
     def _never_steps(self) -> bool:
         """backward() has been called for long, and no optimizer ever stepped: waiting longer would not help."""
         crumbs = diagnose.crumbs_of(self.paths)
@@ -354,28 +401,19 @@ class Session:
     # ------------------------------------------------------------------------------------------- hangs
 
     def _hang(self, silent_s: float, what: str = "") -> SessionFailed:
-        lines = self._save_stacks()
+        stacks = self._save_stacks()
+        lines = stacks[standstill.culprit(stacks)] if stacks else []
         what = what or f"no sign of progress for {silent_s:.0f} s"
+        if len(stacks) > 1 and not standstill.waits_for_others(lines):
+            what += f", and {standstill.culprit(stacks)} is what the others wait for"
         where = diagnose.user_line(reversed(lines), self.workdir)  # such dumps have the most recent call first
         return self._failure(
             "hang", f"{what}; the stacks of its threads are in {self.paths.root}/stacks-*.txt",
-            log_tail="\n".join(lines[:diagnose.TAIL_LINES]) or diagnose.log_tail(self.paths), where=where,
+            log_tail=standstill.stacks_in_words(stacks, diagnose.TAIL_LINES) or diagnose.log_tail(self.paths), where=where,
         )  # fmt: skip
 
-    def _save_stacks(self) -> list[str]:
-        """Have every Python process of the session write its stacks; the main thread of rank 0 (or the last) is returned."""
-        pids = {p for p in diagnose.crumbs_of(self.paths).get("python", ()) if warden.mark_of(p) == self.mark}
-        pids = {p for p in pids if warden.alive(p) and self.paths.stacks(p).exists()}  # else the signal would kill it
-        warden.send(pids, STACKS_SIGNAL)
-        deadline = time.monotonic() + 1.0
-        while time.monotonic() < deadline and any(not self.paths.stacks(p).stat().st_size for p in pids):
-            time.sleep(0.02)
-        time.sleep(0.05 if pids else 0.0)
-        if not pids:
-            return []
-        trainer = self.hello.pid if self._ranks and self.hello.pid in pids else max(pids)
-        text = diagnose.read_tail(self.paths.stacks(trainer))
-        return text[max(0, text.rfind("hread 0x") - 1) :].splitlines()  # the main thread is written last
+    def _save_stacks(self) -> dict[str, list[str]]:
+        return standstill.save_stacks(self.paths, self.mark, {n: c.hello.pid for n, c in self._ranks.items() if c.hello is not None})
 
     def _cpu_s(self) -> float:
         """CPU seconds the living processes of the session have used."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from autotune.export.formats.accelerate import ACCELERATE
 from autotune.export.formats.base import Format
+from autotune.export.formats.diff import DIFF
+from autotune.export.formats.k8s import K8S
 from autotune.export.formats.python import PYTHON
+from autotune.export.formats.sbatch import SBATCH
 from autotune.export.formats.shell import SHELL
 from autotune.export.formats.torchrun import TORCHRUN
 from autotune.export.formats.yaml import YAML
 
-FORMATS: dict[str, Format] = {f.name: f for f in (YAML, SHELL, TORCHRUN, ACCELERATE, PYTHON)}
+FORMATS: dict[str, Format] = {f.name: f for f in (YAML, SHELL, TORCHRUN, ACCELERATE, SBATCH, K8S, PYTHON, DIFF)}
 
 __all__ = ["FORMATS", "Format"]

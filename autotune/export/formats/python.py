@@ -8,7 +8,12 @@ from autotune.export.shell_words import comment, head, in_words
 from autotune.export.tuned import TunedConfig
 from autotune_spaces.knobs.via import ViaKnob
 
-_LOADER = "DataLoader(..., "
+_DDP = "DistributedDataParallel(..., "
+# Calls that several knobs write an argument of: how such a snippet begins, and how the whole call is written.
+_CALLS = {
+    "DataLoader(..., ": ("loader", "Where the training data is read."),
+    _DDP: ("model", "Where the model is given to the ranks."),
+}
 # Where a snippet belongs, by how it begins; in the order of a program.
 _PLACES = (
     ("os.", "Before torch is imported."),
@@ -25,17 +30,18 @@ _PLACES = (
 def write(tuned: TunedConfig) -> str:
     lines = [*head(tuned, "tuned settings as code"), "#", *comment("Pieces to paste, not a program: ... stands for what your code has there.")]
     pieces: dict[str, list[str]] = {}
-    loader: list[str] = []
-    loader_notes: list[str] = []
+    arguments: dict[str, list[str]] = {}  # beginning of a call -> its arguments, gathered from several knobs
+    notes: dict[str, list[str]] = {}
     other: list[str] = []
     for name, knob in knobs_of(tuned).items():
         choice = tuned.knobs[name]
         snippet = knob.snippet(choice.value)
         note = comment(in_words(name, choice))
         first, *rest = snippet.splitlines() or [""]
-        if first.startswith(_LOADER) and first.endswith(")"):
-            loader.append(first[len(_LOADER) : -1])
-            loader_notes += note
+        call = next((start for start in _CALLS if first.startswith(start) and first.endswith(")")), "")
+        if call:
+            arguments.setdefault(call, []).append(first[len(call) : -1])
+            notes.setdefault(call, []).extend(note)
             snippet = "\n".join(rest)
             note = comment(f"with {name}:")
         if not snippet:
@@ -45,13 +51,15 @@ def write(tuned: TunedConfig) -> str:
         place = next(text for start, text in _PLACES if snippet.startswith(start))
         body = snippet.splitlines() if _valid(snippet) else comment(snippet)
         pieces.setdefault(place, []).extend([*note, *body])
-    if loader:
-        site = f"  # {tuned.provenance.loader_key}" if tuned.provenance.loader_key else ""
-        call = f"loader = {_LOADER}{', '.join(loader)})"
-        pieces["Where the training data is read."] = [*loader_notes, call + " ".join(site.splitlines())]
+    for call, given in arguments.items():
+        variable, place = _CALLS[call]
+        site = f"  # {tuned.provenance.loader_key}" if variable == "loader" and tuned.provenance.loader_key else ""
+        pieces[place] = [*notes[call], f"{variable} = {call}{', '.join(given)})" + " ".join(site.splitlines())]
     used = [name for name in ("gc", "shutil", "tempfile") if any(f"{name}." in line for body in pieces.values() for line in body)]
     lines += ["", *(f"import {name}" for name in sorted(["os", *used])), "", "import torch", "from torch.utils.data import DataLoader"]
-    order = [text for _, text in _PLACES[:-1]] + ["Where the training data is read.", _PLACES[-1][1]]
+    if _DDP in arguments:
+        lines.append("from torch.nn.parallel import DistributedDataParallel")
+    order = [text for _, text in _PLACES[:-1]] + [place for _, place in _CALLS.values()] + [_PLACES[-1][1]]
     for place in order:
         if place in pieces:
             lines += ["", f"# -- {place}", *pieces[place]]

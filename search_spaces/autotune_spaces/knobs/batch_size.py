@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value, Withdrawn
 from autotune_spaces.domains import loader_of, whole
-from autotune_spaces.facts import JobFacts, Machine
+from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 
 FACTORS = (0.5, 1, 2, 4, 8)
 LR_RULES = ("none", "sqrt", "linear")
@@ -51,7 +51,18 @@ class BatchSize(Knob):
             )
         sizes = {max(1, round(loader.batch_size * factor)) for factor in FACTORS}
         most = math.inf if loader.samples is None else loader.samples // max(1, job.world_size)
+        most = min([most, *loader.rank_samples])  # of the rank that has least
         return sorted(size for size in sizes if size <= most or size == loader.batch_size)
+
+    def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
+        """Ranks whose shares differ by a sample or two may have as many batches at one size and not at another."""
+        loader = loader_of(job)
+        if not isinstance(value, int) or loader.batch_size is None or len(set(_batches(loader, loader.batch_size))) > 1:
+            return None  # of one process, or of a job that is made for ranks that end at different steps
+        counts = _batches(loader, value)
+        if len(set(counts)) < 2:
+            return None
+        return f"with batches of {value} some ranks have {min(counts)} of them an epoch and some {max(counts)}, and would wait for the others for ever"
 
     def check_value(self, value: Value) -> str | None:
         return whole(value, 1)
@@ -83,3 +94,8 @@ class BatchSize(Knob):
             return line
         factor = f"({value} / {own}) ** 0.5" if rule == "sqrt" else f"{value} / {own}"
         return f'{line}\nfor group in optimizer.param_groups:\n    group["lr"] *= {factor}'
+
+
+def _batches(loader: LoaderFacts, size: int) -> list[int]:
+    """Batches an epoch of each rank."""
+    return [n // size if loader.drop_last else -(-n // size) for n in loader.rank_samples]

@@ -28,6 +28,8 @@ class EntryCall:
             if not agent.stopped and not agent.inside_entry:
                 agent.on_gradless_call()
             return module._call_impl(*args, **kwargs)
+        if agent.sites.open:
+            agent.sites.on_forward(module, args, kwargs, sys._getframe(1))
         confined = agent.on_entry_call(args)
         agent.inside_entry = True
         try:

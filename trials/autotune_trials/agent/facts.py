@@ -65,7 +65,10 @@ def job_facts(agent: Any) -> JobFacts:
         samples_per_step=agent.samples_total / agent.iterations if counted else 1.0,
         sample_unit="samples" if counted else "iterations",
         compares_samples=agent.compares_samples,
+        ddp=live.built.facts(),
+        sharded=any(_is_sharded(m) for e in live.entries for m in e.module.modules()),
         own_settings={**own_settings(live), **agent.own_settings, **_own_channels_last(live)},
+        sites=agent.sites.facts(agent),
     )
 
 
@@ -121,6 +124,11 @@ def _model(module: Any) -> ModelFacts:
         dropouts=sum("Dropout" in k for k in kinds),
         batch_norms=sum("BatchNorm" in k for k in kinds),
     )
+
+
+def _is_sharded(module: Any) -> bool:
+    """FSDP: ``fully_shard`` gives a module a class of its own."""
+    return any(cls.__name__ in ("FSDPModule", "FullyShardedDataParallel") for cls in type(module).__mro__)
 
 
 def _settings(optimizer: Any) -> dict[str, Any]:

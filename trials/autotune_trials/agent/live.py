@@ -9,6 +9,7 @@ from autotune_trials.agent.amp import AutocastRegion, LossScaler
 from autotune_trials.agent.collector import Collector
 from autotune_trials.agent.entries import Entry
 from autotune_trials.agent.optimizers import OptimizerControl
+from autotune_trials.agent.replicas import Replicas
 
 
 class IgnoredLoader:
@@ -37,6 +38,7 @@ class LiveJobControl:
         self.collector = Collector()
         self.lr_factor = 1.0
         self.own_fallback_random: bool | None = None  # inductor's setting while an entry is compiled by us
+        self.built = Replicas()
         self._entries: list[Entry] = []
         self._controls: dict[int, OptimizerControl] = {}  # by id, in the order they were built
         self._last_stepping: Any = lambda: None
@@ -66,6 +68,11 @@ class LiveJobControl:
     @property
     def optimizers(self) -> list[Any]:
         return [o for o in (c.optimizer for c in self.controls) if o is not None]
+
+    @property
+    def replicas(self) -> list[Any]:
+        """The job's DistributedDataParallel modules."""
+        return self.built.modules()
 
     def every_optimizer(self) -> list[Any]:
         """All that were built and still live."""

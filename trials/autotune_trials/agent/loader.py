@@ -287,6 +287,12 @@ class LoaderHooks:
                 return state.site, state.spot
         return None
 
+    def notice(self, loader: Any, frame: Any) -> None:
+        """Tell the listener that ``loader`` was built, called from ``frame``."""
+        listener = getattr(self.events, "on_loader", None)
+        if listener is not None:
+            listener(loader, frame)
+
     # -- trouble
 
     def fault(self, where: str) -> None:
@@ -353,6 +359,7 @@ def install(data_module: Any, events: Any, config: SessionConfig) -> LoaderHooks
         try:
             spot = construction_spot(self, sys._getframe(1))
             hooks.track(self, site_of(spot), spot)
+            hooks.notice(self, sys._getframe(1))
         except Exception:
             hooks.fault("DataLoader.__init__")
 

@@ -114,7 +114,18 @@ def describe(data: Any, loader: Any, key: str, site: str, size: int | None, aske
         in_order=own.in_order,
         worker_sharding=sharding,
         starts_anew=starts_anew(loader.multiprocessing_context),
+        rank_samples=_sampled(data, loader),
     )
+
+
+def _sampled(data: Any, loader: Any) -> tuple[int, ...]:
+    """(samples an epoch of this process's own sampler,); () where that cannot be told."""
+    if not rebatches(data, loader) or is_iterable(data, loader):
+        return ()
+    try:
+        return (len(loader.batch_sampler.sampler),)
+    except Exception:  # a sampler without len()
+        return ()
 
 
 def starts_anew(context: Any) -> str:
@@ -144,14 +155,20 @@ def _guarded(script: str) -> bool:
 
 
 def construction_spot(built: Any, frame: FrameType | None) -> tuple[CodeType, int] | None:
-    """(code, line) that built ``built``: outside torch, outside ourselves, and outside constructors of its subclasses and what is
+    """(code, line) of :func:`construction_frame`."""
+    caller = construction_frame(built, frame)
+    return None if caller is None else (caller.f_code, caller.f_lineno or 0)
+
+
+def construction_frame(built: Any, frame: FrameType | None) -> FrameType | None:
+    """The frame, ``frame`` or a caller of it, that built ``built``: outside torch, ourselves, constructors of its subclasses and what is
     wrapped around them (Lightning)."""
     torch_directory = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", "") or "") + os.sep
     while frame is not None:
         code = frame.f_code
         own = code.co_argcount > 0 and frame.f_locals.get(code.co_varnames[0]) is built
         if not own and not code.co_filename.startswith((torch_directory, _OURS)):
-            return code, frame.f_lineno or 0
+            return frame
         frame = frame.f_back
     return None
 

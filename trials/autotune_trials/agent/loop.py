@@ -14,6 +14,7 @@ Whatever goes wrong in here ends the agent and not the job: :meth:`Agent.fail`.
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,15 +29,27 @@ from autotune_trials.agent.closures import Evaluations
 from autotune_trials.agent.consumption import Consumption
 from autotune_trials.agent.entries import is_out_of_memory
 from autotune_trials.agent.facts import loss_module, rank
+from autotune_trials.agent.last_words import LastWords
 from autotune_trials.agent.lead import Lead
 from autotune_trials.agent.live import LiveJobControl
 from autotune_trials.agent.loader_facts import construction_spot
 from autotune_trials.agent.loss import LossMeter
 from autotune_trials.agent.modes import Mode
 from autotune_trials.agent.objective import comparison
-from autotune_trials.agent.patches import PatchSet, backward, compiling, modules, optimizer, seeds, settings, transfer
+from autotune_trials.agent.patches import (
+    PatchSet,
+    backward,
+    compiling,
+    modules,
+    optimizer,
+    parallel,
+    seeds,
+    settings,
+    transfer,
+)
 from autotune_trials.agent.probe import GradientSketch, NormProbe
 from autotune_trials.agent.recording import RecordMode
+from autotune_trials.agent.sites import SiteRecorder
 from autotune_trials.measure.clock import (
     AWAY,
     BACKWARD,
@@ -79,12 +92,14 @@ class Agent:
         self.stopped = False
         self.patches = PatchSet()
         self.channel = Channel(config.socket)
+        self.last_words = LastWords(self)
         self.live = LiveJobControl(torch, self, config.loss_scale)
         self.clock: PhaseClock = PhaseClock()
         self.loss = LossMeter(torch)
         self.probe = NormProbe(torch, config.probe_steps if config.mode == "fixed" else 0)
         self.sketch = GradientSketch(torch, wanted=self.probe.left > 0)
         self.loader_hooks: Any = None
+        self.sites = SiteRecorder(torch, wanted=config.mode == "live")
         self.holds_knobs = config.mode != "live"
         # what the job was seen doing
         self.iterations = 0
@@ -141,19 +156,19 @@ class Agent:
             optimizer.install(self.patches, self.torch, self)
             compiling.install(self.patches, self.torch, self)
             settings.install(self.patches, self.torch, self)
+            parallel.install(self.patches, self.torch, self)
             self._watch_modules(True)
             self._install_loader()
             self._install_hooks()
             if self.config.nvtx and self.config.mode != "launch":
                 self.clock.ranges = nvtx_ranges()
             self.mode.start()
+            self.last_words.tell_restart()
             self.hold_knobs(final=False)
         except Exception:
             self.fail("install")
 
     def _install_loader(self) -> None:
-        import sys
-
         from autotune_trials.agent import loader
 
         data = sys.modules["torch.utils.data.dataloader"]  # imported by torch itself since 1.x
@@ -161,8 +176,6 @@ class Agent:
         self.patches.on_restore(self.loader_hooks.uninstall)
 
     def _install_hooks(self) -> None:
-        import sys
-
         marking.receiver = self
         self.patches.on_restore(lambda: setattr(marking, "receiver", None))
         previous = sys.excepthook
@@ -215,6 +228,10 @@ class Agent:
             log.write_exception(f"{where}, reporting")
 
     # ------------------------------------------------------------------ the data side (called by the loader part)
+
+    def on_loader(self, built: Any, frame: Any) -> None:
+        """A DataLoader has been built, called from ``frame``."""
+        self.sites.on_loader(built, frame)
 
     def on_batch_start(self, loader: Any) -> None:
         if self.stopped:
@@ -416,6 +433,8 @@ class Agent:
                 self.double_backward = True
             if self.iterations == 1 and self.config.mode == "live" and self.consumption.batches and not self.compares_samples:
                 self.compares_samples = comparison(tensors, int(self.consumption.batches[-1].samples or 0))
+            if self.sites.open:
+                self.sites.on_backward(sys._getframe(1))
             clock, live = self.clock, self.live
             if clock.phase == OTHER and not self._training_called and not self.consumption.batches:
                 clock.relabel(FORWARD)  # a job without loader and modules: all before backward is its forward
@@ -467,6 +486,7 @@ class Agent:
         """An optimizer has been built, called from ``frame``."""
         if not self.stopped:
             self.live.control(built).spot = construction_spot(built, frame)
+            self.sites.on_optimizer(built, frame)
 
     def before_step(self, stepping: Any, args: Any, kwargs: Any) -> Any:
         """Returns changed (args, kwargs), or None."""
@@ -479,6 +499,8 @@ class Agent:
                 live.autocast.leave()
             if live.note_stepping(stepping):
                 self.hold_knobs(final=True)
+            if self.sites.open:
+                self.sites.on_step(sys._getframe(1))
             if live.lr_factor != 1.0:
                 live.control(stepping).scale_lr(live.lr_factor)
             self.clock.switch(OPTIMIZER)
@@ -593,8 +615,6 @@ class Agent:
 
     def own_nothing_compiled(self) -> bool:
         """torch.compile was called (by a library, when it was imported), yet nothing of the job runs compiled."""
-        import sys
-
         utils = sys.modules.get("torch._dynamo.utils")
         return not self.own_compile and not self.live.entries and (utils is None or not utils.counters["stats"]["unique_graphs"])
 
@@ -680,12 +700,15 @@ class Agent:
         self.in_backward = False
         if not self.stopped and isinstance(error, Exception) and is_out_of_memory(error):
             self.note_out_of_memory(error)
+            self.last_words.tell(error, "oom", surviving=True)
 
     def on_uncaught(self, error: BaseException) -> None:
         """The job is about to die of ``error``."""
         try:
-            if is_out_of_memory(error):
+            lost = is_out_of_memory(error)
+            if lost:
                 self.note_out_of_memory(error)
+            self.last_words.tell(error, "oom" if lost else "crash", surviving=False)
             self.mode.on_crash()
         except Exception:
             log.write_exception("excepthook")

@@ -48,20 +48,20 @@ class NormProbe:
     @_ends_probe
     def after_backward(self, parameters: list[Any]) -> None:
         """Take the norm of all gradients; the last backward before the step counts."""
-        grads = [p.grad for p in parameters if p.grad is not None]
+        grads = [own_shard(p.grad) for p in parameters if p.grad is not None]
         with self._torch.no_grad():
             self._gradient = self._norm([g.coalesce()._values() if g.is_sparse else g for g in grads])
 
     @_ends_probe
     def before_step(self, optimizer: Any) -> None:
         """Remember the parameters of ``optimizer``."""
-        self._before = [(p, p.detach().clone()) for g in optimizer.param_groups for p in g["params"]]
+        self._before = [(p, own_shard(p).detach().clone()) for g in optimizer.param_groups for p in g["params"]]
 
     @_ends_probe
     def after_step(self) -> None:
         """How far they went."""
         with self._torch.no_grad():
-            self._changes += [p.detach() - before for p, before in self._before]
+            self._changes += [own_shard(p).detach() - before for p, before in self._before]
         self._before = []
 
     @_ends_probe
@@ -134,9 +134,9 @@ class GradientSketch:
         stride = 1 if total <= SKETCHED else -(-total // SKETCHED) | 1  # odd: no whole column of a matrix is left out
         generator = torch.Generator()  # its own: the job's streams are not touched
         for number, parameter in enumerate(parameters):
-            grad = parameter.grad
+            grad = own_shard(parameter.grad)
             if grad is None or type(grad) not in plain or grad.dtype not in self._dtypes():
-                continue  # DTensor, quantised, complex … : left out in every run alike
+                continue  # quantised, complex … : left out in every run alike
             buckets = torch.empty(-(-grad.numel() // stride), dtype=torch.int32)
             buckets.random_(0, 2 * BUCKETS, generator=generator.manual_seed(_SEED + number))
             self._add(grad, buckets, stride)
@@ -156,6 +156,11 @@ class GradientSketch:
 
     def _dtypes(self) -> tuple[Any, ...]:
         return (self._torch.float32, self._torch.bfloat16, self._torch.float16, self._torch.float64)
+
+
+def own_shard(tensor: Any) -> Any:
+    """What of a DTensor (FSDP) lies in this process, without asking the other ranks for theirs; any other tensor as it is."""
+    return tensor.to_local() if type(tensor).__name__ == "DTensor" else tensor
 
 
 def _sampled(torch: Any, grad: Any, stride: int) -> tuple[Any, Any]:

@@ -10,6 +10,7 @@ import atexit
 import gc
 import os
 import sys
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -22,7 +23,9 @@ from autotune_trials.agent.modes import Mode, hello
 from autotune_trials.evidence import Evidence
 from autotune_trials.measure.nvtx import ModuleRanges, ProfilerRanges, Several
 from autotune_trials.measure.window import WindowRecorder
-from autotune_trials.protocol import Record
+from autotune_trials.protocol import Extent, Pace, Record
+
+PACE_STEPS = 24  # iterations after which several ranks are asked how fast they go; the later half is past most warm-ups
 
 
 class RecordMode(Mode):
@@ -34,6 +37,8 @@ class RecordMode(Mode):
         self._window: WindowRecorder | None = None
         self._began = 0.0
         self._alone = True
+        self._steps = agent.config.steps  # several ranks: as agreed
+        self._agreed = False
         self._greeted = False
         self._fingerprint: dict[str, Any] = {}
         self._failures: list[str] = []
@@ -103,14 +108,29 @@ class RecordMode(Mode):
         self.agent.channel.send(message)
 
     def _full(self) -> bool:
-        """Ranks must end at the same step, so several of them count steps and look at no clock."""
+        """Ranks must end at the same step, so several of them look at no clock of their own: see :meth:`_agree`."""
         assert self._window is not None
         config, count, seconds = self.agent.config, len(self._window), perf_counter() - self._began
         if not self._alone:
-            return count >= config.steps
+            if not self._agreed and count >= PACE_STEPS:
+                with self.agent.own_time():
+                    self._agree(count)
+            return count >= self._steps
         if count >= config.max_steps or (config.max_seconds and seconds >= config.max_seconds):
             return True
         return count >= config.steps and seconds >= config.min_seconds
+
+    def _agree(self, count: int) -> None:
+        """Tell the tuner this rank's pace and wait for the step at which all ranks end."""
+        assert self._window is not None
+        self._agreed, config = True, self.agent.config
+        if not (config.min_seconds or config.max_seconds) or self.agent.channel.closed:
+            return
+        last = [i.wall_s for i in self._window.iterations()[-PACE_STEPS // 2 :]]
+        self.agent.channel.send(Pace(rank(self.agent.torch), count, median(last)))
+        extent = self.agent.channel.receive()
+        if isinstance(extent, Extent):
+            self._steps = extent.steps
 
     def _end_of_window(self) -> None:
         assert self._window is not None

@@ -21,15 +21,27 @@ def site(depth: int = 2) -> str:
 
 
 def install(patches: PatchSet, torch: Any, agent: Any) -> None:
-    """Note where the job calls ``torch.set_num_threads``."""
+    """Note where the job calls ``torch.set_num_threads``, and, while sites are recorded, ``set_float32_matmul_precision``."""
 
     def make(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def set_num_threads(*args: Any, **kwargs: Any) -> Any:
             if patch.active and not agent.applying:
                 agent.own_settings.setdefault("set_num_threads", site())
+                agent.sites.on_setting("set_num_threads", sys._getframe(1))
             return original(*args, **kwargs)
 
         return set_num_threads
 
+    def make_precision(patch: Patch, original: Any) -> Any:
+        @functools.wraps(original)
+        def set_float32_matmul_precision(*args: Any, **kwargs: Any) -> Any:
+            if patch.active and not agent.applying:
+                agent.sites.on_setting("set_float32_matmul_precision", sys._getframe(1))
+            return original(*args, **kwargs)
+
+        return set_float32_matmul_precision
+
     patches.add("torch.set_num_threads", torch, "set_num_threads", make)
+    if agent.sites.open:
+        patches.add("torch.set_float32_matmul_precision", torch, "set_float32_matmul_precision", make_precision)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet
@@ -18,6 +19,8 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
         def move(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not patch.active or self.is_cuda:
                 return original(self, *args, **kwargs)
+            if agent.sites.open and _target_is_cuda(patch.attribute, args, kwargs):
+                agent.sites.on_transfer(sys._getframe(1))
             wanted = agent.live.non_blocking
             if wanted is not None and _target_is_cuda(patch.attribute, args, kwargs) and self.is_pinned():
                 args, kwargs = _with_flag(torch, args, kwargs, wanted)

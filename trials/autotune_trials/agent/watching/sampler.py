@@ -15,6 +15,7 @@ import random
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from itertools import accumulate, chain, repeat, starmap, takewhile
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -108,7 +109,8 @@ def stack_of(thread: int) -> list[Spot]:
     spots = map(attrgetter("f_code", "f_lineno"), frames)
     pause, resume = (gc.disable, gc.enable) if gc.isenabled() else (int, int)  # int() does nothing
     try:
-        return list(chain(starmap(pause, ((),)), spots, starmap(resume, ((),))))[1:-1]
+        looks: Iterator[Any] = chain(starmap(pause, ((),)), spots, starmap(resume, ((),)))
+        return list(looks)[1:-1]
     except KeyError:
         resume()
         return []

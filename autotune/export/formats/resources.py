@@ -1,0 +1,81 @@
+"""What a cluster has to be asked for, from what the job took where it was tuned."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotune.errors import InputError
+from autotune.export.formats.launchers import Parts, take_apart
+from autotune.export.shell_words import words_of
+from autotune.export.tuned import TunedConfig
+
+HEADROOM = 1.5  # of the memory that was seen: another epoch, another batch, may take more
+LEAST_MEMORY_GIB = 4
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Of one node, but ``nodes``."""
+
+    nodes: int
+    processes: int  # that train
+    cpus: int
+    gpus: int
+    memory_gib: int  # 0: not known
+
+
+def resources_of(tuned: TunedConfig) -> Resources:
+    """A core for every DataLoader worker and computing thread, but no more than there were; a GPU for every process that had one."""
+    p, parts = tuned.provenance, _parts(tuned)
+    nodes = _number(parts, ("--nnodes",)) or 1
+    processes = _number(parts, ("--nproc-per-node", "--nproc_per_node", "--num_processes", "--num-processes")) or p.footprint.processes
+    on_gpu = p.job_device == "cuda"
+    workers = _value(tuned, "num_workers", p.footprint.num_workers)
+    threads = _value(tuned, "intra_op_threads", 1 if on_gpu else p.footprint.threads)
+    wanted = max(1, processes) * max(1, workers + threads)
+    cores = int(p.machine.get("cores") or wanted)
+    return Resources(nodes, max(1, processes), min(wanted, cores), processes if on_gpu else 0, _memory_gib(tuned, processes))
+
+
+def _memory_gib(tuned: TunedConfig, processes: int) -> int:
+    p = tuned.provenance
+    if p.footprint.host_memory_gib:
+        return max(LEAST_MEMORY_GIB, math.ceil(HEADROOM * p.footprint.host_memory_gib))
+    whole, devices = float(p.machine.get("memory_gib") or 0), int(p.machine.get("device_count") or 1)
+    return int(whole * min(1.0, processes / max(1, devices)))
+
+
+def _value(tuned: TunedConfig, knob: str, otherwise: int) -> int:
+    value = tuned.knobs[knob].value if knob in tuned.knobs else otherwise
+    return value if isinstance(value, int) else otherwise
+
+
+def _parts(tuned: TunedConfig) -> Parts | None:
+    try:
+        return take_apart(words_of(tuned), "")
+    except InputError:
+        return None  # another program, which may start anything
+
+
+def _number(parts: Parts | None, names: Sequence[str]) -> int:
+    """The number an option of the launcher gives; 0 if it gives none ("auto", "1:4")."""
+    options = list(parts.options) if parts is not None else []
+    for word, after in zip(options, [*options[1:], ""], strict=False):
+        name, equals, value = word.partition("=")
+        if name in names and (value if equals else after).isdigit():
+            return int(value if equals else after)
+    return 0
+
+
+def names_rendezvous(tuned: TunedConfig) -> bool:
+    """Whether the launcher is told where its nodes meet."""
+    parts = _parts(tuned)
+    return parts is not None and any(re.match(r"--(rdzv|master|main_process_ip|main-process-ip)", option) for option in parts.options)
+
+
+def slug(name: str, longest: int = 50) -> str:
+    """``name`` as DNS labels and Slurm's job names allow it."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower())[:longest].strip("-") or "job"

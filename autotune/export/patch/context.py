@@ -1,0 +1,63 @@
+"""What every transformation is given, and what it hands back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from autotune.export.patch.edits import Edit, Replace
+from autotune.export.patch.source import Refused, SourceFile, SourceTree
+from autotune.export.tuned import TunedConfig
+from autotune_spaces.base import Value
+from autotune_spaces.sites import JobSites
+
+
+@dataclass(frozen=True)
+class Context:
+    """``tree``: the job's files as they are now."""
+
+    tuned: TunedConfig
+    tree: SourceTree
+
+    @property
+    def sites(self) -> JobSites:
+        return self.tuned.provenance.sites
+
+    def value(self, knob: str) -> Value:
+        return self.tuned.knobs[knob].value
+
+    def own_files(self) -> list[SourceFile]:
+        """The program's file and those that anything was recorded in, as far as they can be read."""
+        sites = self.sites
+        calls = [*(b.call for b in sites.optimizers), *([sites.loader.call] if sites.loader else []), *(c for f in sites.forwards for c in f.stack)]
+        found = []
+        for name in dict.fromkeys([*([sites.program] if sites.program else []), *(call.file for call in calls if call.own)]):
+            try:
+                found.append(self.tree.open(name))
+            except Refused:
+                continue
+        return found
+
+
+@dataclass(frozen=True)
+class Change:
+    """Edits that belong together: all are made, or none. ``where``: "train.py:12", for people; ``notes``: what they should know."""
+
+    edits: tuple[Edit, ...]
+    where: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def change(edits: Iterable[Edit], where: Iterable[str], notes: Iterable[str] = ()) -> Change:
+    """A Change in which nothing stands twice: a call that was recorded for two objects is changed once."""
+    distinct = {(edit.node if isinstance(edit, Replace) else edit): edit for edit in reversed(list(edits))}
+    return Change(tuple(reversed(distinct.values())), tuple(dict.fromkeys(where)), tuple(dict.fromkeys(notes)))
+
+
+def at(file: SourceFile, line: int) -> str:
+    return f"{file.name}:{line}"
+
+
+def listing(words: Sequence[str]) -> str:
+    """ "a", "a and b", "a, b and c" """
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

@@ -1,0 +1,42 @@
+"""What to say where a library holds the place that a setting belongs to: whose it is, and which option of its own does the same."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+_TRAINER = {
+    "num_workers": "TrainingArguments(dataloader_num_workers={value})",
+    "prefetch_factor": "TrainingArguments(dataloader_prefetch_factor={value})",
+    "persistent_workers": "TrainingArguments(dataloader_persistent_workers={value})",
+    "pin_memory": "TrainingArguments(dataloader_pin_memory={value})",
+    "batch_size": "TrainingArguments(per_device_train_batch_size={value})",
+    "amp_dtype": "TrainingArguments({short}16=True)",
+    "compile_mode": "TrainingArguments(torch_compile=True, torch_compile_mode={value!r})",
+    "optimizer_impl": 'TrainingArguments(optim="adamw_torch_fused") for fused AdamW',
+}
+_LIGHTNING = {"amp_dtype": 'Trainer(precision="{lightning}-mixed")'}
+# Library -> knob -> the option of its own. Names as in transformers 4 and 5, Lightning 2, accelerate 1.
+OPTIONS: dict[str, dict[str, str]] = {
+    "transformers": _TRAINER,
+    "trl": _TRAINER,
+    "sentence_transformers": _TRAINER,
+    "lightning": _LIGHTNING,
+    "pytorch_lightning": _LIGHTNING,
+    "accelerate": {"amp_dtype": 'Accelerator(mixed_precision="{short}16")', "non_blocking": "DataLoaderConfiguration(non_blocking=True)"},
+}
+
+
+def owner_of(file: str) -> str:
+    """Whose code ``file`` is: a library by its name, or where generated code says it comes from."""
+    if file.startswith("<"):
+        return f"code made while the job ran ({file})"
+    parts = PurePath(file).parts
+    return f"the library {parts[0].removesuffix('.py')}" if parts and not file.startswith("/") else f"a file of another program, {file}"
+
+
+def option(file: str, knob: str, value: object) -> str:
+    """How the library that ``file`` belongs to is told ``value``; "" where that is not known here."""
+    template = OPTIONS.get(PurePath(file).parts[0] if file else "", {}).get(knob, "")
+    short = "b" if value == "bfloat16" else "fp" if value == "float16" else ""
+    short = {"b": "bf", "fp": "fp"}.get(short, "")
+    return template.format(value=value, short=short, lightning={"bf": "bf16", "fp": "16"}.get(short, "")) if template else ""

@@ -1,0 +1,59 @@
+"""Arguments of the training DataLoader, where it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import libcst as cst
+
+from autotune.export.patch.arguments import Absent, New, find, with_arguments
+from autotune.export.patch.context import Change, Context, at, change
+from autotune.export.patch.edits import Edit, Replace
+from autotune.export.patch.expressions import shown
+from autotune.export.patch.optimizer import scaled_learning_rate
+from autotune.export.patch.source import Refused
+from autotune_spaces.sites import BuiltSite
+
+KNOBS = ("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "in_order")
+
+
+def loader_arguments(context: Context, knobs: Sequence[str]) -> Change:
+    """All of ``knobs``, which are of KNOBS.
+
+    Raises:
+        Refused: the DataLoader is a library's, or its call cannot take them.
+    """
+    site = context.sites.loader
+    if site is None:
+        raise Refused("the run did not record where the training DataLoader is built")
+    file = context.tree.file(site.call)
+    call = file.call(site.call)
+    if site.others and "batch_size" in knobs:
+        raise Refused(f"{at(file, site.call.line)} builds {site.others + 1} DataLoaders, and batch_size is meant for one of them")
+    values: dict[str, New] = {name: repr(context.value(name)) for name in knobs}
+    if values.get("num_workers") == "0":
+        # torch refuses both without workers
+        values |= {"prefetch_factor": Absent("None"), "persistent_workers": Absent("False")}
+    with_arguments(call, site.parameters, values, site.kind)  # what is wrong with it shows here already
+    edits: list[Edit] = [Replace(file, call, lambda c: with_arguments(c, site.parameters, values, site.kind))]
+    scaled = scaled_learning_rate(context) if "batch_size" in knobs else change((), ())
+    return change([*edits, *scaled.edits], [at(file, site.call.line), *scaled.where], [*_notes(call, site, values), *scaled.notes])
+
+
+def _notes(call: cst.Call, site: BuiltSite, values: dict[str, New]) -> list[str]:
+    notes = []
+    for name, value in values.items():
+        arg = find(call, site.parameters, name)
+        if arg is not None and not isinstance(value, Absent) and not _literal(arg.value):
+            notes.append(f"{name}={value} stands where `{shown(arg.value)}` stood, which decides nothing there any more")
+    if values.get("persistent_workers") == "True":
+        notes.append("with persistent_workers torch draws one random number less an epoch: from the second on, shuffling is that of another seed")
+    if any(arg.star == "**" for arg in call.args):
+        notes.append(f"the settings win over what the call's ** gives it ({site.call.file}:{site.call.line})")
+    if site.others:
+        notes.append(f"{site.call.file}:{site.call.line} builds {site.others + 1} DataLoaders; all of them get the settings")
+    return notes
+
+
+def _literal(node: cst.BaseExpression) -> bool:
+    return isinstance(node, (cst.Integer, cst.Float, cst.SimpleString)) or (isinstance(node, cst.Name) and node.value in ("True", "False", "None"))

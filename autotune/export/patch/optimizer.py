@@ -1,0 +1,86 @@
+"""Arguments of the optimizers, where they are built: the implementation, and the learning rate that goes with a batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import libcst as cst
+
+from autotune.export.patch.arguments import Absent, New, find, with_arguments
+from autotune.export.patch.context import Change, Context, at, change
+from autotune.export.patch.edits import Replace
+from autotune.export.patch.expressions import around, atom
+from autotune.export.patch.source import Refused
+from autotune_spaces.sites import BuiltSite
+
+IMPLEMENTATIONS: dict[object, dict[str, New]] = {
+    "for-loop": {"foreach": "False", "fused": Absent("None")},
+    "foreach": {"foreach": "True", "fused": Absent("None")},
+    "fused": {"fused": "True", "foreach": Absent("None")},
+    "default": {"foreach": Absent("None"), "fused": Absent("None")},
+}
+
+
+def optimizer_implementation(context: Context) -> Change:
+    """foreach= and fused= of every optimizer.
+
+    Raises:
+        Refused: an optimizer is a library's, or its call cannot take them.
+    """
+    wanted = IMPLEMENTATIONS[context.value("optimizer_impl")]
+    return _each(context, lambda site, call: with_arguments(call, site.parameters, wanted, site.kind))
+
+
+def scaled_learning_rate(context: Context) -> Change:
+    """lr= of every optimizer, multiplied as the batch_size knob's rule says; no edits where it says nothing.
+
+    Raises:
+        Refused: a learning rate is not given in the optimizer's call.
+    """
+    factor = _factor(context)
+    if factor is None:
+        return Change((), ())
+    scaled = _each(context, lambda site, call: _scaled(site, call, factor))
+    note = f"the learning rate is multiplied by {factor}; a scheduler with learning rates of its own (OneCycleLR, eta_min) needs the same factor"
+    return change(scaled.edits, scaled.where, [note])
+
+
+def _each(context: Context, new: Callable[[BuiltSite, cst.Call], cst.Call]) -> Change:
+    """``new`` (site, call) for every optimizer."""
+    sites = context.sites.optimizers
+    if not sites:
+        raise Refused("the run did not record where the optimizer is built")
+    edits, where = [], []
+    for site in sites:
+        file = context.tree.file(site.call)
+        call = file.call(site.call)
+        new(site, call)  # what is wrong with it shows here already
+        edits.append(Replace(file, call, partial(new, site)))
+        where.append(at(file, site.call.line))
+    return change(edits, where)
+
+
+def _factor(context: Context) -> str | None:
+    """The factor as an expression; None where the learning rate stays."""
+    choice = context.tuned.knobs["batch_size"]
+    rule, own, new = choice.options.get("lr_scaling", "none"), choice.options.get("own_batch_size") or choice.was, choice.value
+    if rule == "none":
+        return None
+    if not isinstance(own, int) or not isinstance(new, int):
+        raise Refused(f"lr_scaling {rule} needs the job's own batch size, which is not known")
+    if rule == "linear":
+        return str(new // own) if new % own == 0 else f"({new} / {own})"
+    root = (new / own) ** 0.5
+    return str(int(root)) if root.is_integer() else f"({new} / {own}) ** 0.5"
+
+
+def _scaled(site: BuiltSite, call: cst.Call, factor: str) -> cst.Call:
+    if site.lr is None:
+        raise Refused(f"parameter groups of the optimizer at {site.call.file}:{site.call.line} have learning rates of their own")
+    present = find(call, site.parameters, "lr")
+    if present is None and any(arg.star == "**" for arg in call.args):
+        raise Refused(f"the learning rate at {site.call.file}:{site.call.line} may be among the call's **")
+    if present is None:
+        return with_arguments(call, site.parameters, {"lr": f"{site.lr!r} * {factor}"}, site.kind)
+    return with_arguments(call, site.parameters, {"lr": around(f"NODE0 * {factor}", atom(present.value))}, site.kind)

@@ -1,0 +1,175 @@
+"""A file of the user's, parsed so that calls recorded while the job ran are found in it again.
+
+Everything here reads. What a transformation wants to change it says with the edits of :mod:`.edits`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+import libcst as cst
+from libcst.metadata import CodePosition, CodeRange, MetadataWrapper, ParentNodeProvider, PositionProvider
+
+from autotune.export.patch.libraries import owner_of
+from autotune_spaces.sites import SourceCall
+
+Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
+Block = cst.Module | cst.IndentedBlock
+Function = cst.Module | cst.FunctionDef
+
+
+class Refused(Exception):
+    """Something cannot be written into the source; ``str()`` is the reason, a clause that begins in lower case."""
+
+
+class SourceFile:
+    """One file. ``name`` is relative to the job's directory, with slashes; ``mark`` is what stands before ``text``: a byte order mark or nothing."""
+
+    def __init__(self, name: str, data: bytes) -> None:
+        """
+        Raises:
+            Refused: it is not Python in UTF-8.
+        """
+        self.name = name
+        try:
+            whole = data.decode("utf-8")
+            self.text = whole.removeprefix("\ufeff")
+            self.mark = whole[: len(whole) - len(self.text)]
+            wrapper = MetadataWrapper(cst.parse_module(self.text))
+        except UnicodeDecodeError:
+            raise Refused(f"{name} is not written in UTF-8") from None
+        except (cst.ParserSyntaxError, SyntaxError, ValueError) as error:
+            raise Refused(f"{name} cannot be parsed: {str(error).splitlines()[0]}") from None
+        self.module = wrapper.module
+        self._positions = wrapper.resolve(PositionProvider)
+        self._parents = wrapper.resolve(ParentNodeProvider)
+
+    # ------------------------------------------------------------------ nodes
+
+    def call(self, site: SourceCall) -> cst.Call:
+        """The call expression that was recorded as ``site``.
+
+        Raises:
+            Refused: the file is not what it was when the job ran.
+        """
+        where = f"{site.file}:{site.line}"
+        if site.column < 0:
+            raise Refused(f"the run knows {where} only by its line: Python kept no columns (PYTHONNODEBUGRANGES, -X no_debug_ranges)")
+        around = [(place, node) for node, place in self._positions.items() if isinstance(node, cst.Call) and _encloses(place, site)]
+        if not around or self._between(site)[: len(site.text)] != site.text:
+            raise Refused(f"{where} has changed since the run, or a patch was applied already: `{_short(site.text)}` stood there")
+        # The innermost: of a method call over several lines Python records the part from the method's name on.
+        return max(around, key=lambda item: (item[0].start.line, item[0].start.column))[1]
+
+    def _between(self, site: SourceCall) -> str:
+        lines = self.text.replace("\r\n", "\n").split("\n")[site.line - 1 : site.end_line]
+        if len(lines) != site.end_line - site.line + 1:
+            return ""
+        lines[-1] = lines[-1][: site.end_column]
+        return "\n".join(lines)[site.column :]
+
+    def code(self, node: cst.CSTNode) -> str:
+        return self.module.code_for_node(node)
+
+    def line(self, node: cst.CSTNode) -> int:
+        return self._positions[node].start.line
+
+    def start(self, node: cst.CSTNode) -> tuple[int, int]:
+        place: CodePosition = self._positions[node].start
+        return place.line, place.column
+
+    def parents(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """The nodes around ``node``, innermost first."""
+        while node is not self.module:
+            node = self._parents[node]
+            yield node
+
+    # ------------------------------------------------------------------ statements
+
+    def blocks(self, node: cst.CSTNode) -> list[tuple[Block, Statement]]:
+        """The blocks around ``node`` within its function, innermost first, each with its statement that holds ``node``."""
+        found: list[tuple[Block, Statement]] = []
+        below: cst.CSTNode = node
+        for parent in self.parents(node):
+            if isinstance(parent, Block) and isinstance(below, Statement):
+                found.append((parent, below))
+            if isinstance(parent, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
+                break
+            below = parent
+        return found
+
+    def statement(self, node: cst.CSTNode) -> Statement:
+        """The innermost statement of a block that holds ``node``.
+
+        Raises:
+            Refused: there is none (a lambda).
+        """
+        found = self.blocks(node)
+        if not found:
+            raise Refused(f"{self.name}:{self.line(node)} is not part of a statement that could be changed by itself")
+        return found[0][1]
+
+    def function(self, node: cst.CSTNode) -> Function:
+        """The function around ``node``, or the module."""
+        return next((p for p in self.parents(node) if isinstance(p, cst.FunctionDef)), self.module)
+
+    def head(self) -> Sequence[cst.BaseStatement]:
+        """The module's statements up to its first function, class or other compound statement that is no import guard."""
+        body = list(self.module.body)
+        end = next((i for i, s in enumerate(body) if isinstance(s, (cst.FunctionDef, cst.ClassDef, cst.If, cst.For, cst.While, cst.With))), len(body))
+        return body[:end]
+
+    def torch_name(self) -> str:
+        """What torch is called at the top of this file; "" if it is not imported by name."""
+        for statement in self.module.body:
+            for small in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
+                for alias in small.names if isinstance(small, cst.Import) else ():
+                    if alias.evaluated_alias and alias.evaluated_name == "torch":
+                        return alias.evaluated_alias
+                    if not alias.evaluated_alias and alias.evaluated_name.split(".")[0] == "torch":
+                        return "torch"
+        return ""
+
+
+class SourceTree:
+    """The job's own files, by name; each is read once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.files: dict[str, SourceFile] = {}
+
+    def file(self, site: SourceCall) -> SourceFile:
+        """The file of ``site``.
+
+        Raises:
+            Refused: it is a library's, or outside of the job's directory, or cannot be read.
+        """
+        if not site.own:
+            raise Refused(f"`{_short(site.text)}` stands in {owner_of(site.file)} ({site.file}:{site.line}), not in your own source")
+        return self.open(site.file)
+
+    def open(self, name: str) -> SourceFile:
+        """The file ``name``. Raises Refused as :meth:`file` does."""
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts:
+            raise Refused(f"{name} lies outside the job's directory {self.root}; set `workdir` in the job file to one that holds it")
+        if set(name) & set('"\\\n\t'):
+            raise Refused(f"a patch cannot name the file {name!r}")
+        if name not in self.files:
+            try:
+                data = (self.root / name).read_bytes()
+            except OSError as error:
+                raise Refused(f"{self.root / name}: {error.strerror or error}") from None
+            self.files[name] = SourceFile(name, data)
+        return self.files[name]
+
+
+def _encloses(place: CodeRange, site: SourceCall) -> bool:
+    start, end = (place.start.line, place.start.column), (place.end.line, place.end.column)
+    return start <= (site.line, site.column) and (site.end_line, site.end_column) <= end
+
+
+def _short(text: str, most: int = 60) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= most else words[: most - 1] + "…"

@@ -1,0 +1,149 @@
+"""What is set once when the program starts: torch's global switches after its imports, environment variables before torch is imported."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+import libcst as cst
+import libcst.matchers as m
+
+from autotune.export.patch.context import Change, Context, at, change, listing
+from autotune.export.patch.edits import Edit, Insert, Replace
+from autotune.export.patch.expressions import shown
+from autotune.export.patch.source import Refused, SourceFile
+from autotune_spaces.sites import SettingSite
+
+# Read by the dynamic loader, malloc or Python itself before the first line of a program runs.
+TOO_LATE = ("LD_", "MALLOC_", "GLIBC_", "PYTHON", "MIMALLOC_", "TCMALLOC_")
+
+
+def switch(context: Context, code: str) -> Change:
+    """One line ``torch.set_…(value)`` or ``torch.… = value``: where the job has that line itself its value is changed, else it is new.
+
+    Raises:
+        Refused: the program's own file is not known, or a library sets the same.
+    """
+    target, _, value = code.partition(" = ")
+    if not value:
+        name, _, rest = code.removeprefix("torch.").partition("(")
+        own = [site for site in context.sites.settings if site.name == name]
+        return _changed_calls(context, own, rest.removesuffix(")")) if own else _new(context, code)
+    found = [(file, node) for file in context.own_files() for node in _assignments(file, target)]
+    if not found:
+        return _new(context, code)
+    new = cst.parse_expression(value)
+    return change([Replace(f, n, lambda node: node.with_changes(value=new)) for f, n in found], [at(f, f.line(n)) for f, n in found])
+
+
+def _new(context: Context, code: str) -> Change:
+    file = _program(context)
+    statement = after_imports(file)
+    line = code.replace("torch.", f"{file.torch_name() or 'torch'}.", 1)
+    return change([*need_torch(file), Insert(file, statement, (line,), blank=True)], [at(file, file.line(statement))])
+
+
+def _changed_calls(context: Context, own: Sequence[SettingSite], value: str) -> Change:
+    edits, where = [], []
+    for site in own:
+        file = context.tree.file(site.call)
+        call = file.call(site.call)
+        if len(call.args) != 1 or call.args[0].star:
+            raise Refused(f"{at(file, site.call.line)} sets the same in a way that is not followed here")
+        edits.append(Replace(file, call.args[0], lambda arg: arg.with_changes(value=cst.parse_expression(value))))
+        where.append(at(file, site.call.line))
+    return change(edits, where)
+
+
+def environment(context: Context, variables: dict[str, str]) -> Change:
+    """``os.environ[…] = …`` before anything that may import torch.
+
+    Raises:
+        Refused: the program's own file is not known, or a variable is read before a program can set it.
+    """
+    own = [name for name in variables if name in context.tuned.env]
+    if own:
+        raise Refused(f"the job file sets {listing(own)} already, and a line in the source would win over that")
+    late = [name for name in variables if name.startswith(TOO_LATE)]
+    if late:
+        raise Refused(f"{listing(late)} is read before the program's first line")
+    return before_torch(context, [f"os.environ[{json.dumps(name)}] = {json.dumps(value)}" for name, value in variables.items()])
+
+
+def before_torch(context: Context, lines: Sequence[str]) -> Change:
+    """``lines``, which need ``os``, before anything that may import torch.
+
+    Raises:
+        Refused: the program's own file is not known.
+    """
+    file = _program(context)
+    before, harmless = _before_torch(file)
+    edits: list[Edit] = []
+    if not any("os" in _imports(statement) for statement in harmless):
+        imports = [statement for statement in harmless if _imports(statement) and "__future__.*" not in _imports(statement)]
+        edits.append(Insert(file, imports[-1], ("import os",)) if imports else Insert(file, before, ("import os",), after=False))
+    return change([*edits, *(Insert(file, before, (line,), after=False) for line in lines)], [at(file, file.line(before))])
+
+
+# ---------------------------------------------------------------------- places
+
+
+def _program(context: Context) -> SourceFile:
+    if not context.sites.program:
+        raise Refused("the job is started by a program that is not its own source, so no line of yours runs first")
+    return context.tree.open(context.sites.program)
+
+
+def after_imports(file: SourceFile) -> cst.BaseStatement:
+    """The last import at the head of ``file``.
+
+    Raises:
+        Refused: it imports nothing there.
+    """
+    imports = [s for s in file.head() if _imports(s)]
+    if not imports:
+        raise Refused(f"{file.name} imports nothing at its head, so it cannot be seen where torch may be set")
+    return imports[-1]
+
+
+def need_torch(file: SourceFile) -> list[Edit]:
+    """``import torch`` where ``file`` does not have it."""
+    return [] if file.torch_name() else [Insert(file, after_imports(file), ("import torch",))]
+
+
+def _before_torch(file: SourceFile) -> tuple[cst.BaseStatement, list[cst.BaseStatement]]:
+    """(The first statement that may import torch, those before it)."""
+    harmless: list[cst.BaseStatement] = []
+    for statement in file.module.body:
+        names = _imports(statement)
+        if not _docstring(statement) and not (names and all(name.split(".")[0] in sys.stdlib_module_names for name in names)):
+            return statement, harmless
+        harmless.append(statement)
+    raise Refused(f"{file.name} imports nothing but the standard library")
+
+
+def _docstring(statement: cst.CSTNode) -> bool:
+    return m.matches(statement, m.SimpleStatementLine(body=[m.Expr(value=m.OneOf(m.SimpleString(), m.ConcatenatedString()))]))
+
+
+def _imports(statement: cst.CSTNode) -> list[str]:
+    """Names of the modules that ``statement`` imports; "os" for nothing but a plain ``import os``."""
+    found: list[str] = []
+    for small in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
+        if isinstance(small, cst.Import):
+            found += [f"{a.evaluated_name}.{a.evaluated_alias}" if a.asname else a.evaluated_name for a in small.names]
+        elif isinstance(small, cst.ImportFrom):
+            module = "" if small.module is None else shown(small.module)
+            found.append(f"{'.' * len(small.relative)}{module}.*")
+    if isinstance(statement, cst.Try):
+        found += [name for inner in statement.body.body for name in _imports(inner)]
+    return found
+
+
+def _assignments(file: SourceFile, target: str) -> list[cst.Assign]:
+    """``torch.backends.cudnn.benchmark = …``, torch by whatever name, and ``cudnn.benchmark = …``."""
+    short = target.removeprefix("torch.backends.")
+    wanted = {target, f"{file.torch_name() or 'torch'}.backends.{short}", short}
+    found = [node for node in m.findall(file.module, m.Assign(targets=[m.AssignTarget()])) if isinstance(node, cst.Assign)]
+    return [node for node in found if file.code(node.targets[0].target) in wanted]

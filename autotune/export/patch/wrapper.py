@@ -1,0 +1,40 @@
+"""Arguments of a class that is found by its name: DistributedDataParallel, around a model."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+import libcst.matchers as m
+
+from autotune.export.patch.arguments import with_arguments
+from autotune.export.patch.context import Change, Context, at, change
+from autotune.export.patch.edits import Replace
+from autotune.export.patch.source import Refused, SourceFile
+
+ARGUMENT = re.compile(r"(\w+)\(\.\.\., (\w+)=(.+)\)")  # "DistributedDataParallel(..., bucket_cap_mb=50)"
+SHORT = {"DistributedDataParallel": ("DDP",)}  # what people import it as
+
+
+def wrapper_argument(context: Context, code: str) -> Change:
+    """``code``, as ARGUMENT has it, written into every call of that class in the job's own files.
+
+    Raises:
+        Refused: there is none.
+    """
+    match = ARGUMENT.fullmatch(code)
+    assert match is not None
+    name, argument, value = match.groups()
+    found = [(file, call) for file in context.own_files() for call in _calls(file, (name, *SHORT.get(name, ())))]
+    if not found:
+        raise Refused(f"no call of {name} was found in the program's own files")
+    edits = []
+    for file, call in found:
+        with_arguments(call, (), {argument: value}, name)  # what is wrong with it shows here already
+        edits.append(Replace(file, call, lambda c: with_arguments(c, (), {argument: value}, name)))
+    return change(edits, [at(file, file.line(call)) for file, call in found])
+
+
+def _calls(file: SourceFile, names: tuple[str, ...]) -> list[cst.Call]:
+    named = m.OneOf(*(m.Name(name) for name in names))
+    return [node for node in m.findall(file.module, m.Call(func=named | m.Attribute(attr=named))) if isinstance(node, cst.Call)]

@@ -1,0 +1,160 @@
+"""Where in the source the agent saw what knobs are about: the very calls, whatever the program looks like."""
+
+from __future__ import annotations
+
+from tiny_tuner import Tuner
+
+from autotune_spaces.sites import JobSites
+
+PROGRAM = '''
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.set_float32_matmul_precision("highest"); torch.set_num_threads(1)
+größe = "日本"; data = TensorDataset(torch.randn(256, 3, 8, 8), torch.randint(0, 4, (256,)))
+
+class Trainer:
+    def __init__(self, net, **options):
+        self.net = net
+        self.loader = DataLoader(
+            data, 16,
+            **options,
+        )
+        self.optimizer = torch.optim.SGD([{"params": net.parameters(), "lr": 0.1}], lr=0.2)
+
+    def loss(self, x, y):
+        return nn.functional.cross_entropy(self.net(
+            x), y)
+
+    def epoch(self):
+        for x, y in self.loader:
+            self.optimizer.zero_grad()
+            loss = self.loss(x, y)
+            with torch.no_grad():
+                self.net(x)
+            (loss * 2
+                ).backward()
+            self.optimizer.step()
+
+def main():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 36, 4))
+    trainer = Trainer(model, shuffle=True)
+    while True:
+        trainer.epoch()
+
+main()
+'''
+
+
+def sites(tuner: Tuner, source: str, **options: object) -> JobSites:
+    tuner.start(source, **options)  # type: ignore[arg-type]
+    found = tuner.receive().job.sites
+    assert tuner.log == "", tuner.log
+    return found
+
+
+def test_calls_are_known_to_the_letter(tuner: Tuner) -> None:
+    found = sites(tuner, PROGRAM)
+    source = (tuner.directory / "train.py").read_text().splitlines(keepends=True)
+    assert found.program == "train.py"
+    assert found.loader is not None and found.loader.kind == "torch.utils.data.dataloader.DataLoader" and found.loader.others == 0
+    assert found.loader.parameters[:3] == ("dataset", "batch_size", "shuffle") and "*" in found.loader.parameters
+    (optimizer,) = found.optimizers
+    assert (optimizer.kind, optimizer.lr) == ("torch.optim.sgd.SGD", None)  # a group has its own learning rate
+    (forward,) = found.forwards  # the call without gradients is none
+    assert forward.images == (("0", 4),) and forward.module == "Sequential"
+    (backward,) = found.backwards
+    assert backward.forward == 0
+    assert {site.name for site in found.settings} == {"set_num_threads", "set_float32_matmul_precision"}
+    calls = [found.loader.call, optimizer.call, *forward.stack, *backward.stack, *found.steps, *(s.call for s in found.settings)]
+    for call in calls:
+        lines = source[call.line - 1 : call.end_line]
+        lines[-1] = lines[-1][: call.end_column]
+        assert "".join(lines)[call.column :] == call.text
+        assert call.own and call.file == "train.py"
+    assert found.loader.call.text.startswith("DataLoader(\n") and found.loader.call.text.endswith(")")
+    assert [c.text for c in forward.stack[1:]] == ["self.loss(x, y)", "trainer.epoch()", "main()"]
+    assert [c.function for c in forward.stack] == ["Trainer.loss", "Trainer.epoch", "main", "<module>"]
+    assert [c.binding for c in forward.stack] == ["self.net", "self.net", "model", ""]
+    assert backward.stack[0].text.endswith("backward()")
+    assert [c.text for c in found.steps] == ["self.optimizer.step()"]
+
+
+LIBRARY = """
+from torch.utils.data import DataLoader
+class Own(DataLoader):
+    def __init__(self, data, size, **more):
+        super().__init__(data, size, **more)
+def prepare(loader):
+    return DataLoader(loader.dataset, loader.batch_size, num_workers=loader.num_workers)
+def train(model, loader):
+    import torch
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    while True:
+        for x, y in loader:
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+USER = """
+import torch
+from engine import Own, prepare, train
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.randn(64, 8), torch.randint(0, 4, (64,)))
+other = DataLoader(TensorDataset(torch.randn(4, 8)), 2)
+model = torch.nn.Linear(8, 4)
+train(model, {loader})
+"""
+
+
+def in_library(tuner: Tuner, loader: str) -> JobSites:
+    """The sites of USER, with a library that lies where libraries do."""
+    folder = tuner.directory.parent / "site-packages"
+    (folder / "engine").mkdir(parents=True)
+    (folder / "engine" / "__init__.py").write_text(LIBRARY)
+    return sites(tuner, f"import sys; sys.path.insert(0, {str(folder)!r})\n" + USER.replace("{loader}", loader))
+
+
+def test_a_librarys_loop_is_told_from_the_jobs_own(tuner: Tuner) -> None:
+    found = in_library(tuner, "Own(data, 8, drop_last=True)")
+    assert found.loader is not None and found.loader.call.text == "Own(data, 8, drop_last=True)" and found.loader.call.own
+    assert found.loader.parameters == ("data", "size", "**")
+    (forward,) = found.forwards
+    assert [(c.file, c.own) for c in forward.stack] == [("engine/__init__.py", False), ("train.py", True)]
+    assert forward.stack[1].binding == "model"
+    assert [c.file for c in found.backwards[0].stack] == ["engine/__init__.py", "train.py"]
+    assert not found.steps[0].own and not found.optimizers[0].call.own
+
+
+def test_a_loader_that_a_library_makes_anew_is_traced_to_the_jobs_own(tuner: Tuner) -> None:
+    found = in_library(tuner, "prepare(DataLoader(data, batch_size=8))")
+    assert found.loader is not None and found.loader.call.text == "DataLoader(data, batch_size=8)" and found.loader.call.own
+
+
+def test_one_call_for_several_loaders_is_noticed(tuner: Tuner) -> None:
+    source = """
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+    def load(n):
+        return DataLoader(TensorDataset(torch.randn(n, 8)), batch_size=8)
+    train, test = load(64), load(32)
+    model = torch.nn.Linear(8, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+    while True:
+        for (x,) in train:
+            model(x).sum().backward()
+            optimizer.step()
+    """
+    found = sites(tuner, source)
+    assert found.loader is not None and found.loader.others == 1
+    assert found.optimizers[0].lr == 1e-3
+    assert found.forwards[0].stack[0].text == "model(x)" and found.backwards[0].stack[0].text == "model(x).sum().backward()"
+
+
+def test_without_columns_only_lines_are_known(tuner: Tuner) -> None:
+    found = sites(tuner, PROGRAM, env={"PYTHONNODEBUGRANGES": "1"})
+    assert found.loader is not None and found.loader.call.column == -1 and found.loader.call.line > 10
+    assert found.steps[0].text == "self.optimizer.step()"
+
+
+def test_only_live_sessions_record_sites(tuner: Tuner) -> None:
+    assert sites(tuner, PROGRAM, mode="fixed", steps=20) == JobSites()

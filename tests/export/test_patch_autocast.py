@@ -1,0 +1,292 @@
+"""`autotune export --format diff`: the forward region under autocast, with gradient scaling for float16."""
+
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from patch_sources import call, changed_lines, library, patched, refusals, training, tuned
+
+from autotune.export.patch.plan import make_patch
+from autotune_spaces.sites import BackwardSite, ForwardSite, JobSites
+
+LOOP = """import torch
+from torch import nn
+
+
+def train(model, loader, optimizer):
+    for x, y in loader:
+{body}
+
+
+train(model, loader, optimizer)
+"""
+OUTER = "train(model, loader, optimizer)"
+
+
+def source(body: str) -> str:
+    return LOOP.format(body=textwrap.indent(textwrap.dedent(body).strip("\n"), "        "))
+
+
+def loop_of(text: str) -> str:
+    return textwrap.dedent(text.partition("for x, y in loader:\n")[2].partition("\n\n\ntrain(")[0])
+
+
+REGIONS = [
+    (  # the usual loop; what leads up to the model stays outside
+        """
+        x, y = x.to(device), y.to(device)  # move
+        optimizer.zero_grad()
+        # forward
+        out = model(x)
+        loss = criterion(out, y)  # cross entropy
+
+        loss.backward()
+        optimizer.step()
+        """,
+        """
+        x, y = x.to(device), y.to(device)  # move
+        optimizer.zero_grad()
+        # forward
+        with torch.autocast(device_type="cpu", dtype=torch.bfloat16):
+            out = model(x)
+            loss = criterion(out, y)  # cross entropy
+
+        loss.backward()
+        optimizer.step()
+        """,
+    ),
+    (  # PyTorch's tutorial: zero_grad between forward and backward
+        """
+        loss = criterion(model(x), y)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        """,
+        """
+        with torch.autocast(device_type="cpu", dtype=torch.bfloat16):
+            loss = criterion(model(x), y)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        """,
+    ),
+    (  # the model is called in an inner block: all of that block's statement
+        """
+        if mixup:
+            loss = mixed(model(x), y)
+        else:
+            loss = plain(x, y)
+        loss = loss / 4
+        loss.backward()
+        """,
+        """
+        with torch.autocast(device_type="cpu", dtype=torch.bfloat16):
+            if mixup:
+                loss = mixed(model(x), y)
+            else:
+                loss = plain(x, y)
+            loss = loss / 4
+        loss.backward()
+        """,
+    ),
+    (  # backward leads one branch of an if
+        """
+        loss = criterion(model(x), y)
+        if retain:
+            loss.backward(retain_graph=True)
+        else:
+            other.backward()
+        """,
+        """
+        with torch.autocast(device_type="cpu", dtype=torch.bfloat16):
+            loss = criterion(model(x), y)
+        if retain:
+            loss.backward(retain_graph=True)
+        else:
+            other.backward()
+        """,
+    ),
+    (  # what comes between the finished loss and its backward has no part in it (nanoGPT fetches the next batch there)
+        """
+        with ctx:
+            logits, loss = model(x, y)
+            loss /= 4
+        x, y = get_batch("train")
+        loss.backward()
+        """,
+        """
+        with torch.autocast(device_type="cpu", dtype=torch.bfloat16):
+            with ctx:
+                logits, loss = model(x, y)
+                loss /= 4
+        x, y = get_batch("train")
+        loss.backward()
+        """,
+    ),
+    (  # lines broken inside brackets, by a backslash, and a string over several lines keep their text
+        """
+        loss = criterion(model(x),
+                         y) + \\
+            0
+        text = '''a
+          b'''
+        loss = loss + len(text)
+        loss.backward()
+        """,
+        """
+        with torch.autocast(device_type="cpu", dtype=torch.bfloat16):
+            loss = criterion(model(x),
+                             y) + \\
+            0
+            text = '''a
+          b'''
+            loss = loss + len(text)
+        loss.backward()
+        """,
+    ),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), REGIONS)
+def test_regions(tmp_path: Path, before: str, after: str) -> None:
+    text = source(before)
+    backward = "loss.backward(retain_graph=True)" if "retain_graph" in text else "loss.backward()"
+    found = training(text, "model(x, y)" if "model(x, y)" in text else "model(x)", backward, OUTER)
+    assert loop_of(patched(tmp_path, text, found, {"amp_dtype": "bfloat16"})) == textwrap.dedent(after).strip("\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("# both\ncriterion(model(x), y).backward()  # at once", 'criterion(model(x), y)\nloss.backward()  # at once'),
+        ("(criterion(model(x), y) / 4).backward(retain_graph=True)", "criterion(model(x), y) / 4\nloss.backward(retain_graph=True)"),
+        ("(criterion(model(x), y)\n / 4).backward()", "(criterion(model(x), y)\n     / 4)\nloss.backward()"),
+    ],
+)
+def test_a_loss_without_a_name_is_given_one(tmp_path: Path, before: str, after: str) -> None:
+    text = source(before)
+    backward = before.partition("\n")[2].partition("  #")[0] if before.startswith("#") else before
+    if "\n" in backward:
+        backward = source(backward).partition("loader:\n        ")[2].partition("\n\n\ntrain(")[0]
+    found = training(text, "model(x)", backward, OUTER)
+    wanted = 'with torch.autocast(device_type="cpu", dtype=torch.bfloat16):\n    loss = ' + after
+    assert loop_of(patched(tmp_path, text, found, {"amp_dtype": "bfloat16"})) == ("# both\n" if "both" in before else "") + wanted
+    assert "give the loss a line" in refusals(tmp_path, text, found, {"amp_dtype": "float16"}, "cuda")["amp_dtype"]
+
+
+def test_forward_in_a_function_of_its_own(tmp_path: Path) -> None:
+    text = """import torch
+
+
+def forward(model, x, y):
+    out = model(x)
+    return criterion(out, y)
+
+
+for x, y in loader:
+    loss = forward(model, x, y)
+    loss.backward()
+"""
+    forwards = (ForwardSite("Net", (call(text, "model(x)", binding="model"), call(text, "forward(model, x, y)", which=1)), ()),)
+    found = JobSites("train.py", forwards=forwards, backwards=(BackwardSite((call(text, "loss.backward()"),), 0),))
+    after = patched(tmp_path, text, found, {"amp_dtype": "bfloat16"})
+    assert changed_lines(text, after) == ['with torch.autocast(device_type="cpu", dtype=torch.bfloat16):', "loss = forward(model, x, y)"]
+
+
+def test_two_regions_of_a_gan(tmp_path: Path) -> None:
+    text = source("""
+        real = D(x)
+        d_loss = bce(real, 1)
+        d_loss.backward()
+        d_opt.step()
+        g_loss = bce(D(G(z)), 1)
+        g_loss.backward()
+        """)
+    outer = call(text, OUTER)
+    forwards = (ForwardSite("D", (call(text, "D(x)"), outer)), ForwardSite("G", (call(text, "G(z)"), outer)), ForwardSite("D", (call(text, "D(G(z))"), outer)))
+    backwards = (BackwardSite((call(text, "d_loss.backward()"), outer), 0), BackwardSite((call(text, "g_loss.backward()"), outer), 1))
+    found = JobSites("train.py", forwards=forwards, backwards=backwards)
+    after = loop_of(patched(tmp_path, text, found, {"amp_dtype": "bfloat16"}))
+    autocast = 'with torch.autocast(device_type="cpu", dtype=torch.bfloat16):\n'
+    assert after == (
+        f"{autocast}    real = D(x)\n    d_loss = bce(real, 1)\nd_loss.backward()\nd_opt.step()\n{autocast}    g_loss = bce(D(G(z)), 1)\ng_loss.backward()"
+    )
+    assert "several places" in refusals(tmp_path, text, found, {"amp_dtype": "float16"}, "cuda")["amp_dtype"]
+
+
+def test_float16_with_clipping(tmp_path: Path) -> None:
+    text = source("""
+        loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()  # grads
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        """)
+    found = training(text, "model(x)", "loss.backward()", OUTER, step="optimizer.step()")
+    after = patched(tmp_path, text, found, {"amp_dtype": "float16"}, "cuda")
+    assert 'from torch import nn\n\nscaler = torch.amp.GradScaler("cuda")\n\n\ndef train' in after
+    assert loop_of(after) == textwrap.dedent("""\
+        with torch.autocast(device_type="cuda", dtype=torch.float16):
+            loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()  # grads
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        scheduler.step()""")
+
+
+def test_float16_without_anything_between(tmp_path: Path) -> None:
+    text = source("scaler = 1\nloss = model(x)\nloss.backward(retain_graph=True)\nself.opt.step()\n")
+    found = training(text, "model(x)", "loss.backward(retain_graph=True)", OUTER, step="self.opt.step()")
+    after = loop_of(patched(tmp_path, text, found, {"amp_dtype": "float16"}, "cuda"))
+    assert after.splitlines()[3:] == ["grad_scaler.scale(loss).backward(retain_graph=True)", "grad_scaler.step(self.opt)", "grad_scaler.update()"]
+
+
+@pytest.mark.parametrize(
+    ("body", "backward", "step", "reason"),
+    [
+        ("loss = model(x)\nengine.backward(loss)\noptimizer.step()", "engine.backward(loss)", "optimizer.step()", "needs `loss.backward()` as a statement"),
+        ("loss = model(x)\nloss.backward()\nif n % 4 == 0:\n    optimizer.step()", "loss.backward()", "optimizer.step()", "of the block of backward"),
+        ("loss = model(x)\nloss.backward()\noptimizer.step(closure)", "loss.backward()", "optimizer.step(closure)", "of the block of backward"),
+        ("loss = model(x)\nif a:\n    loss.backward()\noptimizer.step()", "loss.backward()", "optimizer.step()", "as a statement beside the forward"),
+        ("loss = model(x)\nloss.backward()\nopt.step()", "loss.backward()", "", "did not record where the optimizer steps"),
+    ],
+)
+def test_float16_that_is_refused(tmp_path: Path, body: str, backward: str, step: str, reason: str) -> None:
+    text = source(body)
+    found = training(text, "model(x)", backward, OUTER, step=step)
+    assert reason in refusals(tmp_path, text, found, {"amp_dtype": "float16"}, "cuda")["amp_dtype"]
+
+
+@pytest.mark.parametrize(
+    ("body", "backward", "reason"),
+    [
+        ("z = model(x).backward()", "model(x).backward()", "are one statement at train.py:7; give the loss a line of its own"),
+        ("if a:\n    pass\nelse: criterion(model(x), y).backward()", "criterion(model(x), y).backward()", "are one statement at train.py:9; give the loss"),
+        ("out = model(x)\nif a:\n    loss = f(out)\n    loss.backward()", "loss.backward()", "lie in different blocks (train.py:7 and train.py:10)"),
+        ("loss.backward()\nloss = model(x)", "loss.backward()", "goes around a loop"),
+    ],
+)
+def test_regions_that_are_refused(tmp_path: Path, body: str, backward: str, reason: str) -> None:
+    text = source(body)
+    assert reason in refusals(tmp_path, text, training(text, "model(x)", backward, OUTER), {"amp_dtype": "bfloat16"})["amp_dtype"]
+
+
+def test_a_librarys_loop_is_refused_with_its_own_option(tmp_path: Path) -> None:
+    text = "import torch\ntrainer = Trainer(model)\ntrainer.train()\n"
+    outer = call(text, "trainer.train()")
+    inner = library("model(**inputs)", "transformers/trainer.py")
+    gradient = library("loss.backward()", "lightning/pytorch/strategy.py")
+    found = JobSites("train.py", forwards=(ForwardSite("Bert", (inner, outer)),), backwards=(BackwardSite((gradient, outer), 0),))
+    assert "stands in the library transformers" in refusals(tmp_path, text, found, {"amp_dtype": "bfloat16"})["amp_dtype"]
+    (missing,) = make_patch(tuned(tmp_path, found, {"amp_dtype": "float16"}, "cuda")).unwritten
+    assert missing.instead == "its own option: TrainingArguments(fp16=True)"
+    mine = replace(found, forwards=(ForwardSite("Bert", (outer,)),))
+    (missing,) = make_patch(tuned(tmp_path, mine, {"amp_dtype": "bfloat16"})).unwritten
+    assert "`loss.backward()` stands in the library lightning" in missing.reason
+    assert missing.instead == 'its own option: Trainer(precision="bf16-mixed")'
+    nobodys = replace(mine, backwards=(BackwardSite((outer,), 0),))
+    assert "no function of your source makes both" in refusals(tmp_path, text, nobodys, {"amp_dtype": "bfloat16"})["amp_dtype"]
+    assert "no call of the model with a backward" in refusals(tmp_path, text, JobSites(), {"amp_dtype": "bfloat16"})["amp_dtype"]

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from ddp_job import source, torchrun
+
+from autotune_trials import warden
+from autotune_trials.paths import SessionPaths
+from autotune_trials.protocol import SessionConfig
+from autotune_trials.session import Session
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Session]]:
+    """Starts a session of the job in ddp_job.py, or of ``program``; nothing of it may be left when the test ends."""
+    made: list[Session] = []
+
+    def start(program: str = "", *, config: SessionConfig | None = None, options: tuple[str, ...] = (), job: dict | None = None, **more) -> Session:
+        (tmp_path / "train.py").write_text(program or source(**(job or {})))
+        paths = SessionPaths(tmp_path / f"session{len(made)}")
+        paths.root.mkdir()
+        argv = more.pop("argv", None) or torchrun(*options)
+        settings = {"startup_timeout_s": 120.0, "hang_timeout_s": 60.0, "grace_s": 1.0, **more}
+        session = Session(argv, tmp_path, {"OMP_NUM_THREADS": "1"}, paths, config or SessionConfig("live", ""), **settings)
+        made.append(session)
+        session.start()
+        return session
+
+    yield start
+    for session in made:
+        session.close()
+        assert not warden.marked(session.mark)

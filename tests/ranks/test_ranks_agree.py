@@ -1,0 +1,151 @@
+"""What the ranks say, put together: pure functions of messages and text."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+from autotune_spaces.facts import DdpFacts, JobFacts, LoaderFacts, Machine
+from autotune_trials import diagnose, ranks, standstill
+from autotune_trials.merge import mean_losses, merge_hellos, merge_records, merge_reports
+from autotune_trials.paths import SessionPaths
+from autotune_trials.protocol import BlockReport, Hello, JobError, Pace, Record, SessionConfig, Window
+
+LOADER = LoaderFacts("Data", "t.py:1", "t.py:1#0", 8, 0, None, False, False, False, False, 13, 100, False, rank_samples=(50,))
+MACHINE = Machine(2, 8.0, 1.0, "cuda", "gpu", "2.13.0", "3.11", device_memory_gib=80.0)
+
+
+def job(**changes: object) -> JobFacts:
+    facts = JobFacts(1, "cpu", LOADER, (), (), world_size=2, samples_per_step=8.0, ddp=(DdpFacts("t.py:2", 1.0),))
+    return dataclasses.replace(facts, **changes)
+
+
+def window(samples: tuple[float, ...]) -> Window:
+    return Window((0.01,) * len(samples), samples, {})
+
+
+def record(rank: int, losses: tuple[float | None, ...], **more: object) -> Record:
+    return Record(rank, window((4.0,) * len(losses)), losses, tuple(4.0 * i for i in range(len(losses))), **more)
+
+
+def test_the_loss_is_the_mean_over_ranks() -> None:
+    merged = merge_records({1: record(1, (3.0, 5.0, math.nan)), 0: record(0, (1.0, 2.0, 1.0))}, "cpu")
+    assert merged.losses[:2] == (2.0, 3.5) and math.isnan(merged.losses[2])
+    assert merged.window.samples == (8.0,) * 3 and merged.samples_before == (0.0, 8.0, 16.0) and merged.notes["ranks"] == 2
+    assert mean_losses([(None, None), (2.0, None)]) == (2.0, None)  # of a pipeline only the last has one
+    assert mean_losses([(1.0, 2.0, 3.0), (3.0, 4.0)]) == (2.0, 3.0)
+
+
+def test_one_process_is_left_as_it_is() -> None:
+    alone = record(0, (1.0, None), no_effect={"amp_dtype": "why"})
+    assert merge_records({0: alone}, "cpu") is alone
+
+
+def test_a_knob_without_effect_on_any_rank_has_none() -> None:
+    merged = merge_records({0: record(0, (1.0,)), 1: record(1, (1.0,), no_effect={"pin_memory": "no"})}, "cpu")
+    assert merged.no_effect == {"pin_memory": "on rank 1: no"}
+    reports = {r: BlockReport("b", r, window((1.0,)), no_effect={"pin_memory": "no"}, notes={"loss": float(r)}) for r in (0, 1)}
+    assert merge_reports(reports, "cpu").no_effect == {"pin_memory": "no"}
+    assert merge_reports(reports, "cpu").notes == {"loss": 0.5, "ranks": 2}
+
+
+def test_what_is_counted_is_counted_on_all_ranks() -> None:
+    other = job(loader=dataclasses.replace(LOADER, rank_samples=(49,)), ddp=(DdpFacts("t.py:2", 1.0, seen_static=False),))
+    small = dataclasses.replace(MACHINE, device_memory_gib=40.0)
+    merged = merge_hellos({0: Hello(7, 0, MACHINE, job(), 0.1, {}), 1: Hello(8, 1, small, other, 0.1, {})})
+    assert merged.pid == 7 and merged.job.samples_per_step == 16.0 and merged.machine.device_memory_gib == 40.0
+    assert merged.job.loader is not None and merged.job.loader.rank_samples == (50, 49)
+    assert not merged.job.ddp[0].seen_static
+    unread = merge_hellos({0: Hello(7, 0, MACHINE, job(), 0.1, {}), 1: Hello(8, 1, MACHINE, job(loader=None), 0.1, {})})
+    assert unread.job.loader is not None and unread.job.loader.rank_samples == ()
+
+
+# ------------------------------------------------------------------------------------------- errors
+
+GONE = "Traceback (most recent call last):\nRuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:2"
+BAD = "Traceback (most recent call last):\nValueError: bad batch"
+
+
+def error(rank: int, text: str, at_s: float, kind: str = "crash") -> JobError:
+    return JobError(rank, kind, text, at_s)
+
+
+def test_the_cause_is_the_first_error_that_is_no_echo_of_another() -> None:
+    assert ranks.first_cause([error(0, GONE, 1.0), error(1, BAD, 2.0)]).rank == 1
+    assert ranks.first_cause([error(0, BAD, 2.0), error(1, BAD, 1.0)]).rank == 1
+    assert ranks.first_cause([error(0, GONE, 1.0)]) is None
+    assert ranks.first_cause([error(0, BAD, 1.0), error(1, BAD, 2.0, "oom")]).kind == "oom"
+
+
+def test_all_ranks_end_where_the_slowest_fills_the_time() -> None:
+    def steps(*iteration_s: float, **config: float) -> int:
+        return ranks.common_extent([Pace(r, 24, s) for r, s in enumerate(iteration_s)], SessionConfig("fixed", "", **config)).steps
+
+    assert steps(0.01, 0.02, steps=100, min_seconds=4.0) == 200
+    assert steps(0.01, 0.01, steps=240, min_seconds=1.0) == 240
+    assert steps(1.0, 2.0, steps=240, max_seconds=100.0) == 50
+    assert steps(9.0, 9.0, steps=240, max_seconds=100.0) == 24  # recorded already
+    assert steps(1e-4, 1e-4, steps=240, min_seconds=60.0, max_steps=2000) == 2000
+
+
+# ------------------------------------------------------------------------------------------- logs
+
+INTERLEAVED = """\
+[rank1]: Traceback (most recent call last):
+[rank0]: Traceback (most recent call last):
+[rank1]:   File "/home/u/train.py", line 7, in main
+[rank0]:   File "/home/u/train.py", line 9, in main
+[rank1]:     step()
+[rank1]: ValueError: bad batch
+[rank0]:     loss.backward()
+[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:3
+E1120 torch.distributed.elastic failed (exitcode: 1) local_rank: 1 (pid: 7)
+Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/torch/distributed/run.py", line 900, in main
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError: train.py FAILED
+"""
+LOST = """\
+[default0]:[rank0]: Traceback (most recent call last):
+[default0]:[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection reset by peer
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-20
+  rank      : 1 (local_rank: 1)
+  exitcode  : -11 (pid: 12)
+"""
+
+
+def test_interleaved_tracebacks_are_told_apart_and_the_cause_is_shown() -> None:
+    lines = diagnose.last_traceback(INTERLEAVED)
+    assert lines[-1] == "ValueError: bad batch" and diagnose.user_line(lines, Path("/home/u")) == "train.py:7"
+    assert not any("loss.backward" in line for line in lines)
+
+
+def test_a_program_that_cannot_be_read_is_not_hidden_by_its_launcher() -> None:
+    broken = '  File "/home/u/train.py", line 3\n    x = (\n        ^\nSyntaxError: \'(\' was never closed\n'
+    dump = 'Current thread 0x1 (most recent call first):\n  File "/v/lib.py", line 5 in wait\n\nExtension modules: numpy\n'
+    lines = diagnose.last_traceback(dump + broken + INTERLEAVED[INTERLEAVED.index("E1120") :])
+    assert lines[-1] == "SyntaxError: '(' was never closed" and diagnose.user_line(lines, Path("/home/u")) == "train.py:3"
+
+
+def test_a_rank_lost_without_a_word_is_named(tmp_path: Path) -> None:
+    paths = SessionPaths(tmp_path)
+    paths.stderr.write_text(LOST)
+    found = diagnose.of_logs(tmp_path, paths, "exit code 1")
+    assert found.kind == "crash" and found.detail == "exit code 1: rank 1 ended by SIGSEGV"
+
+
+# ------------------------------------------------------------------------------------------- stacks
+
+WAITS = ["Thread 0x1 (most recent call first):", '  File "/v/site-packages/torch/autograd/graph.py", line 8 in _engine_run_backward',
+         '  File "/home/u/train.py", line 9 in main']  # fmt: skip
+SLEEPS = ["Thread 0x1 (most recent call first):", '  File "/home/u/train.py", line 5 in fetch', '  File "/home/u/train.py", line 9 in main']
+
+
+def test_of_ranks_that_stand_still_the_one_is_named_that_the_others_wait_for() -> None:
+    assert standstill.culprit({"rank 0": WAITS, "rank 1": SLEEPS}) == "rank 1"
+    assert standstill.culprit({"rank 0": WAITS, "rank 1": WAITS}) == "rank 0"
+    shown = standstill.stacks_in_words({"rank 0": WAITS, "rank 1": SLEEPS}, 30).splitlines()
+    assert shown[0] == "rank 1:" and "rank 0 (waits for others):" in shown
+    assert standstill.stacks_in_words({"rank 0": SLEEPS}, 2).splitlines() == SLEEPS[:2]

@@ -1,0 +1,33 @@
+"""DistributedDataParallel: what the job builds it with. Its knobs give it other arguments further in (autotune_spaces/ddp.py)."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+from autotune_trials.agent.patches.base import Patch, PatchSet
+from autotune_trials.agent.patches.settings import site
+
+
+def install(patches: PatchSet, torch: Any, agent: Any) -> None:
+    """Note every DistributedDataParallel that is built."""
+
+    def make(patch: Patch, original: Any) -> Any:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)  # Lightning and accelerate look at the signature
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            if not patch.active:
+                return
+            try:
+                asked = signature.bind(self, *args, **kwargs).arguments
+                agent.live.built.add(self, {k: v for k, v in asked.items() if k not in ("self", "module")}, site())
+            except Exception:
+                agent.fail("DistributedDataParallel.__init__")
+
+        return __init__
+
+    if torch.distributed.is_available():
+        patches.add("DistributedDataParallel.__init__", torch.nn.parallel.DistributedDataParallel, "__init__", make)

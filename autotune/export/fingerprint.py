@@ -103,6 +103,7 @@ def obstacles(tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = 
         optimizers=(OptimizerFacts("", "default", ("for-loop", "foreach", "fused"), (1.0,), 1),),
         models=(ModelFacts("", 1, 1),),
         ddp=(DdpFacts("", gradients_mib=math.inf, find_unused_parameters=True),),
+        backwards_per_step=2.0,
         samples_per_step=2.0 * ANY_BATCH,
     )
     found = {}

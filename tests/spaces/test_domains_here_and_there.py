@@ -44,6 +44,12 @@ def test_workers_are_out_where_data_would_come_twice() -> None:
     assert values("num_workers", what=with_loader(iterable=True, worker_sharding=True))
 
 
+def test_workers_are_out_where_the_dataset_makes_its_batches_and_nobody_can_tell_how_it_shares_them_out() -> None:
+    own_batches = {"iterable": True, "worker_sharding": True, "batch_size": None, "dataset": "Triples"}
+    assert "Triples is an IterableDataset that makes its batches itself" in out("num_workers", what=with_loader(**own_batches))
+    assert values("num_workers", what=with_loader(**own_batches, num_workers=1)), "the job shares them out itself"
+
+
 def test_workers_need_shared_memory() -> None:
     assert "/dev/shm" in out("num_workers", machine(shm_gib=0.0))
 
@@ -80,6 +86,11 @@ def test_batch_sizes() -> None:
     assert values("batch_size", what=with_loader(batch_size=1)) == (1, 2, 4, 8)
     assert "batch sampler" in out("batch_size", what=with_loader(custom_batch_sampler=True, batch_size=None))
     assert "batch_size=None" in out("batch_size", what=with_loader(batch_size=None))
+
+
+def test_the_batch_size_of_a_contrastive_loss_is_part_of_it() -> None:
+    found = "a product of all its samples with each other, 32 x 32"
+    assert found in out("batch_size", what=job(compares_samples=found))
 
 
 def test_amp_on_a_cpu_needs_the_instructions() -> None:

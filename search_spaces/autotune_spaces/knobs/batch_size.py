@@ -46,6 +46,10 @@ class BatchSize(Knob):
             raise Withdrawn("the job's DataLoader uses a batch sampler of its own, which decides the batch size")
         if loader.batch_size is None:
             raise Withdrawn("the job's DataLoader has batch_size=None: the dataset makes the batches itself")
+        if job.compares_samples:
+            raise Withdrawn(
+                f"the loss compares the samples of a batch with each other ({job.compares_samples}): with another batch size it is another loss"
+            )
         sizes = {max(1, round(loader.batch_size * factor)) for factor in FACTORS}
         most = math.inf if loader.samples is None else loader.samples // max(1, job.world_size)
         most = min([most, *loader.rank_samples])  # of the rank that has least

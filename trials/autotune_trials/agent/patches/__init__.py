@@ -9,6 +9,7 @@
     scheduler   LRScheduler.step                                     frozen in live sessions
     seeds       manual_seed, random.seed, numpy.random.seed          seeded runs only
     transfer    Tensor.to, Tensor.cuda                               CUDA only: copy time, non_blocking
+    saving      torch.save, TorchScript, safetensors                 noted before they write; the only ones that stay
 
 Each is small, has a name, can be taken back, can be applied twice, calls the original, and steps aside when its
 own code fails.

@@ -60,7 +60,6 @@ class Place:
         argv = self.program.argv(length, str(self.out(out)))
         paths = SessionPaths(self.folder / f"session-{out}")
         with Session(argv, self.folder, self.variables, paths, SessionConfig(mode, "", **config), startup_timeout_s=TIMEOUT_S) as session:
-            session.start()
             yield session
             assert not paths.agent_log.exists(), paths.agent_log.read_text()
 

@@ -12,6 +12,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 STAMP := $(VENV)/.installed
 RUN := $(VENV)/bin/python
+COMPAT := build/compat
+COMPAT_STAMP := $(COMPAT)/.installed
 # (pytest exits with 5 if no test carries the mark asked for.)
 PYTEST := $(RUN) -m pytest
 # What runs here uses the environment's programs, as if it were activated.
@@ -26,8 +28,12 @@ help: ## List what can be done
 demo: $(STAMP) ## Tune a real training job: a small CNN on scikit-learn's digits (a few minutes)
 	autotune run examples/digits/job.yaml
 
+# What measures nothing runs two at a time, one thread each; the rest needs the machine to itself.
+SIDE_BY_SIDE := $(addprefix tests/,agent export job report sessions spaces tracking)
+
 test: $(STAMP) ## Run the tests (half an hour on two cores; GPU tests skip themselves where there is no GPU)
-	$(PYTEST)
+	OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile $(SIDE_BY_SIDE)
+	$(PYTEST) $(addprefix --ignore=,$(SIDE_BY_SIDE))
 
 check: $(STAMP) ## Lint, types, and the direction of imports
 	$(RUN) -m ruff check autotune trials search_spaces tests examples benchmarks
@@ -57,8 +63,11 @@ gpu: $(STAMP) ## Run the tests that need a GPU
 slow: $(STAMP) ## Run the tests that take long
 	$(PYTEST) -m slow || test $$? -eq 5
 
-compat: $(STAMP) ## Run training programs of other projects under autotune
-	$(PYTEST) -m compat || test $$? -eq 5
+compat: $(STAMP) $(COMPAT_STAMP) ## Run training programs of other projects under autotune, write docs/compatibility.md (an hour)
+	rm -rf build/compat-results
+	status=0; AUTOTUNE_COMPAT_PYTHON=$(CURDIR)/$(COMPAT)/bin/python AUTOTUNE_COMPAT_RESULTS=$(CURDIR)/build/compat-results \
+		$(PYTEST) -m compat || status=$$?; \
+	$(RUN) tests/compat/page.py build/compat-results docs/compatibility.md; exit $$status
 
 faults: $(STAMP) ## Kill, starve and disturb the tuner
 	$(PYTEST) -m faults || test $$? -eq 5
@@ -85,4 +94,13 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || { \
 		echo "making a virtual environment failed; on Debian: apt install python3-venv" >&2; rm -rf $(VENV); exit 1; }
 	$(RUN) -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# The programs of `make compat`: third-party packages as pinned, and no autotune.
+$(COMPAT_STAMP): tests/compat/requirements.txt tests/compat/constraints.txt tests/compat/torchvision_on_cpu.py
+	rm -rf $(COMPAT)
+	$(PYTHON) -m venv $(COMPAT)
+	$(COMPAT)/bin/python -m pip install --quiet -c tests/compat/constraints.txt -r tests/compat/requirements.txt
+	site=$$($(COMPAT)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+		cp tests/compat/torchvision_on_cpu.py "$$site"; echo "import torchvision_on_cpu" > "$$site/torchvision_on_cpu.pth"
 	@touch $@

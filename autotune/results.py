@@ -145,6 +145,19 @@ class KnobGain:
 
 
 @dataclass(frozen=True)
+class Written:
+    """What trials wrote outside their own directories, and what became of it. Paths are relative to the job's directory where they can be."""
+
+    restored: tuple[str, ...] = ()  # the user's files that were changed and are again what they were; at most 20 names
+    removed: tuple[str, ...] = ()  # made by trials, gone
+    prepared: tuple[str, ...] = ()  # made before training began (a data set), left for the next trial and the user
+    counts: Mapping[str, int] = field(default_factory=dict)  # how many of the three there are in all
+    unkept: Mapping[str, str] = field(default_factory=dict)  # changed and not put back -> why
+    failed: Mapping[str, str] = field(default_factory=dict)  # could not be put back -> where the original lies
+    noticed: tuple[str, ...] = ()  # changed during a trial by something that could not be watched
+
+
+@dataclass(frozen=True)
 class Result:
     """result.json."""
 
@@ -165,6 +178,7 @@ class Result:
     explanation: Explanation = field(default_factory=Explanation)
     disturbed: int = 0  # windows measured again because the machine was busy with something else
     disturbed_why: str = ""  # what it was, the last time
+    written: Written = field(default_factory=Written)
     schema_version: int = RESULT_SCHEMA_VERSION
 
 
@@ -184,5 +198,5 @@ class Profile:
 
 __all__ = [
     "Anatomy", "Confirmation", "Interval", "KnobGain", "LossVerdict", "MetricVerdict", "Observation", "Profile", "Rejected", "Result", "Trial",
-    "Window", "RESULT_SCHEMA_VERSION",
+    "Window", "Written", "RESULT_SCHEMA_VERSION",
 ]

@@ -70,6 +70,7 @@ def tune_job(
         InputError, BaselineError, HookError, Interrupted: see :mod:`autotune.errors`.
     """
     from autotune.executors.local import LocalExecutor
+    from autotune.executors.side_effects import summary
     from autotune.journal import Journal
     from autotune.report.result_file import load_result, write_result
     from autotune.report.terminal import open_progress
@@ -105,6 +106,7 @@ def tune_job(
             except (Interrupted, KeyboardInterrupt):
                 records.finish(tracker, "KILLED")
                 raise
+            result = replace(result, written=summary(run_dir, spec.workdir))
             write_result(result, run_dir / "result.json")
             publish_outcome(result, spec, run_dir)
             records.record_result(tracker, result, run_dir)
@@ -130,9 +132,19 @@ def publish_outcome(result: Result, spec: JobSpec, run_dir: Path) -> None:
 
 
 def move_aside(run_dir: Path) -> None:
-    """Rename an earlier run's directory to the first free ``<name>.1``, ``.2`` …; nothing is deleted."""
+    """Rename an earlier run's directory to the first free ``<name>.1``, ``.2`` …; nothing is deleted.
+
+    Raises:
+        InputError: the run is still going on, or what its last trial changed cannot be put back.
+    """
+    from autotune.executors.side_effects import restore_leftovers
+    from autotune.journal import Journal
+
     if not run_dir.exists():
         return
+    if (run_dir / "journal.jsonl").exists():
+        with closing(Journal(run_dir / "journal.jsonl", _clock())):
+            restore_leftovers(run_dir)
     number = 1
     while (target := run_dir.with_name(f"{run_dir.name}.{number}")).exists():
         number += 1

@@ -24,6 +24,7 @@ import autotune_spaces
 import autotune_trials
 from autotune.executors.base import PREPARATION_S, Capture, Executor, FixedRun, LiveSession, SessionFailed
 from autotune.executors.output import read_metrics
+from autotune.executors.side_effects import notice, own_places, require_restored, restore_leftovers
 from autotune.export.fingerprint import interpreter
 from autotune.job.command import placeholders
 from autotune.job.configs import in_words, live_choices, process_part
@@ -68,6 +69,7 @@ class LocalExecutor(Executor):
 
     Raises (its methods):
         SessionFailed: with the session's directory and the end of its log.
+        InputError: a file that an earlier trial changed could not be put back.
         OSError: the run directory cannot be written.
     """
 
@@ -76,6 +78,7 @@ class LocalExecutor(Executor):
         self._open: list[Session] = []
         self._preparation = Preparation()
         warden.sweep_stale(socket_folders())  # what an earlier run left behind when it was killed together with its wardens
+        restore_leftovers(self.run_dir)
 
     def open_live(self, process_config: Config) -> LiveSession:
         session = self._session("live", process_config, SessionConfig("live", "", loader_key=self.loader_key), seed=0)
@@ -161,6 +164,8 @@ class LocalExecutor(Executor):
     def _session(
         self, label: str, process_config: Config, config: SessionConfig, seed: int, capture: Capture | None = None
     ) -> Session:
+        for earlier in self._open:
+            require_restored(earlier.outcome)
         argv, overrides = self._with_process_knobs(process_config)
         paths = self._next_paths(label)
         if capture is not None:
@@ -169,6 +174,7 @@ class LocalExecutor(Executor):
             argv, self.spec.workdir, self.spec.env, paths, config,
             overrides=overrides, fill={"seed": str(FIRST_SEED + seed)}, cache_dir=self.run_dir / "compile-cache",
             startup_timeout_s=self.spec.startup_timeout_s, hang_timeout_s=self.spec.hang_timeout_s,
+            keep=self.spec.side_effects.keep if self.spec.side_effects.put_back else None, own=own_places(self.run_dir, self.spec.tracking.uri),
         )  # fmt: skip
         self._open = [s for s in self._open if not s.closed] + [session]
         return session
@@ -225,8 +231,11 @@ class LocalExecutor(Executor):
 
 def finish(session: Session) -> None:
     """End a session and delete what the job wrote to its {trial_dir}: checkpoints of sixty trials fill a disk."""
+    closed = session.closed
     session.close()
     shutil.rmtree(session.paths.out, ignore_errors=True)
+    if not closed and session.paths.root.name.startswith("0001-"):  # every trial writes alike: one look will do
+        notice(session.paths.root, session.workdir, session.places, session.outcome)
 
 
 def job_failed_log(failure: SessionFailed, spec: JobSpec, process: Mapping[str, object] | None = None) -> str:

@@ -86,6 +86,9 @@ def differences(tuned: TunedConfig, now: Machine) -> list[str]:
     return found
 
 
+ANY_BATCH = 1 << 20  # samples: a batch that every portion of a batch fits into
+
+
 def obstacles(tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = None) -> dict[str, str]:
     """Knob -> why it cannot be applied here. The knobs themselves are asked, about a job that would take anything.
 
@@ -96,10 +99,12 @@ def obstacles(tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = 
     willing = JobFacts(
         pid=0,
         device=device,
-        loader=LoaderFacts("", "", "", 1, 0, None, False, False, False, False, None, None, False),
+        loader=LoaderFacts("", "", "", ANY_BATCH, 0, None, False, False, False, False, None, None, False),
         optimizers=(OptimizerFacts("", "default", ("for-loop", "foreach", "fused"), (1.0,), 1),),
         models=(ModelFacts("", 1, 1),),
         ddp=(DdpFacts("", gradients_mib=math.inf, find_unused_parameters=True),),
+        backwards_per_step=2.0,
+        samples_per_step=2.0 * ANY_BATCH,
     )
     found = {}
     start = Start(tuned.command, dict(os.environ if env is None else env), str(tuned.workdir))

@@ -18,6 +18,7 @@ from typing import Any
 from autotune.job.spec import JobSpec
 from autotune.results import Interval, Observation, Result
 from autotune.secrets import is_secret, mask_url, split_secret_flags
+from autotune_spaces import knobs as knob_registry
 from autotune_spaces.base import Value
 from autotune_spaces.codec import encode
 from autotune_spaces.sites import JobSites
@@ -174,6 +175,8 @@ def to_yaml(tuned: TunedConfig) -> str:
     for name, knob in tuned.knobs.items():
         lines += [f"  {_scalar(name)}:", f"    value: {_scalar(knob.value)}", f"    was: {_scalar(knob.was)}"]
         lines += [f"    gain: {_interval(knob.gain)}"] if knob.gain else []
+        remark = knob_registry.get(name).remark(knob.value, knob.was) if name in knob_registry.names() else ""
+        lines += [f"    # {remark}"] if remark else []
         lines += _mapping("options", knob.options, "    ") if knob.options else []
     lines += ["", "# Where these settings come from. They hold for this machine and this software.", "provenance:"]
     for name in ("created", "autotune", "verdict", "reason"):

@@ -37,8 +37,8 @@ line through `/bin/sh -c` instead. Relative paths are relative to `workdir`, whi
 | `{trial_dir}` | a directory of this run's own, for whatever the job writes |
 | `{NAME}` | the value of a knob of that name, see [knobs of your own](knobs.md#knobs-of-your-own) |
 
-The job is run many times, with different settings, and ended before it is done. Have it write to `{trial_dir}`, so that one run does not
-overwrite another's checkpoints.
+The job is run many times, with different settings, and ended before it is done. What it writes meanwhile is put back after every trial, so that no
+trial finds another's checkpoint and yours stay what they are: see [side effects](side-effects.md). `{trial_dir}` is thrown away without further ado.
 
 ## YAML
 

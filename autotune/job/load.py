@@ -25,7 +25,17 @@ from autotune.job import command as commands
 from autotune.job.mistakes import Mistake, nearest, to_error
 from autotune.job.schema import Convergence as ParsedConvergence
 from autotune.job.schema import JobFile, shown
-from autotune.job.spec import Budget, Constraints, Convergence, ExecutorSpec, JobSpec, Metric, SearchSpace, Tracking
+from autotune.job.spec import (
+    Budget,
+    Constraints,
+    Convergence,
+    ExecutorSpec,
+    JobSpec,
+    Metric,
+    SearchSpace,
+    SideEffects,
+    Tracking,
+)
 from autotune.job.yaml_lines import Document, Place, YamlMistake, read_text, read_yaml
 
 MIN_FREE_MIB = 64  # journal, logs and two traces of a small run
@@ -272,6 +282,7 @@ def _spec(
         budget=Budget(**parsed.budget.model_dump()),
         executor=ExecutorSpec(parsed.executor),
         tracking=Tracking(_beside(parsed.tracking.uri, source.parent), parsed.tracking.experiment),
+        side_effects=SideEffects(parsed.side_effects.put_back, tuple(parsed.side_effects.keep)),
         traces=parsed.traces,
         hang_timeout_s=parsed.hang_timeout_s,
         startup_timeout_s=parsed.startup_timeout_s,

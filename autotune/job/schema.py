@@ -235,6 +235,19 @@ class Tracking(_Model):
     )
 
 
+class SideEffects(_Model):
+    """What becomes of the files the job writes during trials."""
+
+    put_back: bool = Field(
+        True, description="After every trial, put back the files it changed and remove those it made; false leaves them as they are."
+    )
+    keep: list[Annotated[str, StringConstraints(min_length=1)]] = Field(
+        default_factory=list,
+        description="Files and directories the job may write during trials, relative to workdir, * and ? allowed: they are left alone.",
+        examples=[["data", "cache/*.npy"]],
+    )
+
+
 class JobFile(_Model):
     """A training job and how it is to be tuned (job.yaml of autotune)."""
 
@@ -277,6 +290,7 @@ class JobFile(_Model):
         "local", description="Where the job runs: on this machine."
     )
     tracking: Tracking = Field(default_factory=lambda: Tracking())
+    side_effects: SideEffects = Field(default_factory=lambda: SideEffects())
     traces: Annotated[Literal["none", "finalists", "all"], _one_of(TRACES, "traces")] = Field(
         "finalists", description="Profiler traces kept: none, of baseline and winner, or of every trial."
     )

@@ -50,6 +50,14 @@ class Tracking:
 
 
 @dataclass(frozen=True)
+class SideEffects:
+    """What becomes of the files a trial writes."""
+
+    put_back: bool = True
+    keep: tuple[str, ...] = ()  # patterns relative to the working directory
+
+
+@dataclass(frozen=True)
 class ExecutorSpec:
     kind: str = "local"
     options: Mapping[str, object] = field(default_factory=dict)
@@ -80,6 +88,7 @@ class JobSpec:
     budget: Budget = Budget()
     executor: ExecutorSpec = ExecutorSpec()
     tracking: Tracking = Tracking()
+    side_effects: SideEffects = SideEffects()
     traces: str = "finalists"  # none, finalists, all
     hang_timeout_s: float = 120.0  # no iteration for this long: the session is taken for hung
     startup_timeout_s: float = 600.0  # until the first optimizer step
@@ -88,8 +97,8 @@ class JobSpec:
     def digest(self) -> str:
         """Identity of what is tuned: decides whether a run resumes.
 
-        Command, environment, search space, objective, limits and tolerance count. Name, budget, tracking, traces and
-        timeouts do not: changing them in mid-run is fine.
+        Command, environment, search space, objective, limits and tolerance count. Name, budget, tracking, traces, side
+        effects and timeouts do not: changing them in mid-run is fine.
         """
         space = [[type(k).__qualname__, k.name, k.values, k.options] for k in self.search_space.knobs]
         identity = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from autotune.job.load import clean_name
-from autotune.job.schema import Budget, Constraints, Convergence, JobFile, Tracking
+from autotune.job.schema import Budget, Constraints, Convergence, JobFile, SideEffects, Tracking
 
 _PLAIN_SCRIPTS = ("train", "main", "run", "trainer", "training", "__main__")  # names that do not tell jobs apart
 
@@ -68,6 +68,9 @@ budget: {{minutes: {budget.minutes:g}, trials: {budget.trials}}}
 
 # Where the run is recorded: {Tracking.model_fields["uri"].description}
 # tracking: {{uri: auto}}
+
+# {SideEffects.__doc__} See docs/side-effects.md.
+# side_effects: {{put_back: true, keep: [data]}}
 
 # {fields["traces"].description}
 # traces: finalists

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.report import story, words
 from autotune.report.findings import findings_lines
 from autotune.report.story import headline
+from autotune.report.written import written_lines
 from autotune.results import Result
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def print_closing(console: Console, result: Result, run_dir: Path) -> None:
             table.add_row(Text(config), Text(reason))
         rest = len(rejected) - LAST_REJECTED
         section("Rejected", table, *([Text(f"and {rest} more, in the report", style="dim")] if rest > 0 else []))
+    if files := written_lines(result.written):
+        section("Files", *(Text(line, style="yellow" if urgent else "dim") for line, urgent in files))
     section("Next", *_next(console, result, run_dir))
 
 

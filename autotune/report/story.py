@@ -15,6 +15,8 @@ from autotune.report import words
 from autotune.results import Anatomy, Confirmation, Interval, KnobGain, Observation, Result
 from autotune.secrets import mask_command, mask_url
 from autotune.verdict.words import certificate
+from autotune_spaces import knobs as knob_registry
+from autotune_spaces.base import Value
 from autotune_trials.protocol import PHASES
 
 PHASE_WORDS = {
@@ -143,7 +145,7 @@ def changes(result: Result) -> list[Change]:
     return [_change(result, knob, value, gains.get(knob)) for knob, value in result.knobs.items()]
 
 
-def _change(result: Result, knob: str, value: object, gain: KnobGain | None) -> Change:
+def _change(result: Result, knob: str, value: Value, gain: KnobGain | None) -> Change:
     was = words.value_words(result.baseline[knob]) if knob in result.baseline else "the job's own"
     speedup = gain.speedup if gain is not None else None
     if speedup is not None and words.known(speedup.estimate):
@@ -151,7 +153,12 @@ def _change(result: Result, knob: str, value: object, gain: KnobGain | None) -> 
     else:
         # Of one changed knob the whole speed-up is its own; of several, nobody knows unless it was measured.
         said = "all of it" if len(result.knobs) == 1 else "not measured alone"
-    return Change(words.clean(knob, 60), was, words.value_words(value), said, speedup, _gain_note(gain, result.environment.get("planned_steps")))
+    return Change(words.clean(knob, 60), was, words.value_words(value), said, speedup, _note(result, knob, value, gain))
+
+
+def _note(result: Result, knob: str, value: Value, gain: KnobGain | None) -> str:
+    remark = knob_registry.get(knob).remark(value, result.baseline.get(knob)) if knob in result.knobs and knob in knob_registry.names() else ""
+    return "; ".join(part for part in (_gain_note(gain, result.environment.get("planned_steps")), remark) if part)
 
 
 def _gain_note(gain: KnobGain | None, planned_steps: object) -> str:

@@ -22,7 +22,7 @@ GUESSES: Mapping[str, Sequence[Value]] = {
 LOADER = ("num_workers", "pin_memory", "persistent_workers", "non_blocking", "prefetch_factor", "in_order")
 COMPUTE = ("amp_dtype", "channels_last", "matmul_precision", "compile_mode", "cudnn_benchmark", "intra_op_threads")
 OPTIMIZER = ("optimizer_impl",)
-SIZE = ("batch_size",)
+SIZE = ("micro_batch_size", "batch_size")
 
 ORDER: Mapping[str, Sequence[str]] = {
     "loader": LOADER + COMPUTE + OPTIMIZER + SIZE,

@@ -17,12 +17,13 @@ from typing import Protocol
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import numerics_of
 from autotune.job.spec import Metric
-from autotune.results import LossVerdict, MetricVerdict
+from autotune.results import LossVerdict, MetricVerdict, Observation
 from autotune.stages.bench import Bench
 from autotune.stages.pairs import Pairs, SharedBaseline
 from autotune.verdict.loss import RULES, LossDecision, LossRun, compare, fingerprint_differences, loss_run, next_look
 from autotune.verdict.metrics import compare_metric
 from autotune_spaces.base import Config, Numerics
+from autotune_spaces.codec import decode
 from autotune_trials.protocol import Record
 
 SHOWN_DIFFERENCES = 4  # settings named in the reason; the rest is counted
@@ -73,7 +74,15 @@ def asked(bench: Bench, config: Config) -> Asked:
     space, convergence = bench.spec.search_space, bench.spec.convergence
     declared = {path for name in config for path in space[name].declares}
     numerics = numerics_of(config, space).value
+    if numerics == Numerics.ROUNDING.value and any(space[name].redraws for name in config) and _drops(bench):
+        numerics = "random-stream"
     return Asked(numerics, convergence.tolerance, convergence.steps, declared, convergence.metrics)
+
+
+def _drops(bench: Bench) -> bool:
+    """Whether the job's model has dropout, as far as it was observed."""
+    observed = bench.journal.find("observation")
+    return observed is not None and any(model.dropouts for model in decode(Observation, observed).job.models)
 
 
 def check_loss(runs: SeededRuns, asked: Asked, *, most_pairs: int | None = None) -> LossVerdict:

@@ -35,7 +35,7 @@ MOST_REMEASURED = 8  # blocks of one session; a machine busier than that is simp
 CLEAR_LOSS = 0.10  # log ratio; a first pair this much slower, and beyond 4 sigma of noise, ends the comparison
 ROUNDS = 3  # of two pairs each, for one comparison
 SPOILED = 0.08  # standard error of a round's log ratio above which (and above 3x the noise) something hit it
-RESTARTS = 3  # sessions that end by themselves without one finished block, before the job is called too short
+RESTARTS = 3  # sessions in a row that end without one finished block, before the job is called too short
 
 
 class BlockFailed(Exception):
@@ -68,6 +68,9 @@ class LiveComparison:
         self._samples = 1.0  # samples an iteration of the reference
         self._beside: tuple[str, float] | None = None  # key and cost of the reference block measured last
         self._barren = 0  # sessions in a row that ended before a block was finished
+        self._finished = 0  # blocks of this session
+        self._restarts = 0  # sessions that ended by themselves
+        self._longest = MAX_ITERATIONS  # iterations of a block that the job has room for
         self._count = 0
         self._windows: dict[str, list[Window]] = {}  # of each configuration, in this session
 
@@ -80,7 +83,7 @@ class LiveComparison:
     def close(self) -> None:
         if self._session is not None:
             self._session.close()
-        self._session, self._beside = None, None
+        self._session, self._beside, self._finished = None, None, 0
         self._windows.clear()
 
     @property
@@ -159,6 +162,12 @@ class LiveComparison:
         return replace(rounds[0], ratio=pooled([r.ratio for r in rounds]), no_effect=no_effect)
 
     def _round(self, candidate: Config, reference: Config, prune: bool) -> Comparison:
+        """One round; once more if the job came to its end meanwhile: blocks of two processes are no neighbours."""
+        restarts = self._restarts
+        found = self._round_once(candidate, reference, prune)
+        return found if self._restarts == restarts else self._round_once(candidate, reference, prune)
+
+    def _round_once(self, candidate: Config, reference: Config, prune: bool) -> Comparison:
         if self._beside is None or self._beside[0] != key_of(reference):
             self.reference(reference)
         assert self._beside is not None
@@ -181,10 +190,14 @@ class LiveComparison:
             try:
                 [report] = self.session.measure([block])
             except SessionFailed as failure:
+                finished = self._finished
                 self.close()
-                self._after_failure(failure, config)
+                self._after_failure(failure, config, finished)
+                if not finished:  # not even one: the job may be shorter than the block
+                    self._longest = max(MIN_ITERATIONS, block.iterations // 2)
+                block = replace(block, iterations=min(block.iterations, self._longest))
                 continue
-            self._barren = 0
+            self._barren, self._finished = 0, self._finished + 1
             self.bench.stop.check()
             if report.error or report.window is None or not report.window.times_s:
                 raise self._failed(report)
@@ -201,7 +214,7 @@ class LiveComparison:
             batch = config.get("batch_size")
             samples = float(batch) * self.session.job.world_size if isinstance(batch, int) else 0.0  # each rank has its own batch
             scale = samples / self._samples if samples > self._samples else 1.0
-            iterations = round(min(max(BLOCK_S / (self._iteration_s * scale), MIN_ITERATIONS), MAX_ITERATIONS))
+            iterations = round(min(max(BLOCK_S / (self._iteration_s * scale), MIN_ITERATIONS), self._longest))
         limit = COMPILE_LIMIT_S if slow_start else BLOCK_LIMIT_S
         expected = (self._iteration_s or 0.0) * iterations * 4
         return Block(
@@ -209,13 +222,20 @@ class LiveComparison:
             max_seconds=max(limit, expected), cached_batches=cached_batches,
         )
 
-    def _after_failure(self, failure: SessionFailed, config: Config) -> None:
-        """Raise what the failure means for ``config``; return if the block should simply be tried again."""
+    def _after_failure(self, failure: SessionFailed, config: Config, finished: int) -> None:
+        """Raise what the failure means for ``config``; return if the block should simply be tried again in a new session.
+
+        That is where the job has come to its end, or to an error of its own after ``finished`` blocks: past the steps it was
+        made for, a table of learning rates may end, say.
+        """
         self.bench.stop.check()
-        if failure.kind == "ended":
-            self._barren += 1
+        if failure.kind == "ended" or (failure.kind == "crash" and finished):
+            self._restarts += 1
+            self._barren = 0 if finished else self._barren + 1
             if self._barren < RESTARTS:
                 return
+            if config:
+                raise BlockFailed("failed", f"the job ends before one block could be measured ({failure.detail})")
             raise BaselineError(
                 "the job ends before one block of iterations could be measured",
                 where=" ".join(self.bench.spec.command), expected=f"a few hundred optimizer steps ({failure.detail})",

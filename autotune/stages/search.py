@@ -37,6 +37,7 @@ SEARCH_SHARE = 0.55  # of the budget's minutes; the rest is for confirmation, th
 PROCESS_SHARE = 0.65  # the same for knobs that need a new process: a value of one costs two runs of the job at least
 FEWEST_TRIALS = 4  # tried however small the budget: an answer without a single trial is none
 PROMISING = 0.01  # log ratio; a gain below this is not put into the combined configuration
+SIZES = ("batch_size", "micro_batch_size")  # where memory ends at one value, it ends at every larger one
 PROCESS_PAIRS = 3  # fresh-process pairs a process knob's value is tried with
 
 
@@ -139,14 +140,16 @@ def _store(bench: Bench, defaults: Config, trials: list[Trial], trial: Trial) ->
 def _learn(proposer: Proposer, trial: Trial, bench: Bench, *, warn: bool) -> None:
     """Take values out of the space that this trial showed to be useless or too large."""
     for knob, why in trial.no_effect.items():
-        proposer.exclude(knob, trial.config[knob])
+        values, default = proposer.domains.get(knob, ()), proposer.defaults.get(knob)
+        for value in bench.spec.search_space[knob].useless_with(trial.config[knob], values, default):
+            proposer.exclude(knob, value)
         if warn:
             bench.progress.warning(f"{knob}={trial.config[knob]} had no effect: {why}")
-    size = trial.config.get("batch_size")
-    if trial.state == "infeasible" and isinstance(size, int):
-        for larger in proposer.domains.get("batch_size", ()):
-            if isinstance(larger, int) and larger >= size:
-                proposer.exclude("batch_size", larger)
+    for name in SIZES if trial.state == "infeasible" else ():
+        size = trial.config.get(name)
+        for larger in proposer.domains.get(name, ()):
+            if isinstance(size, int) and isinstance(larger, int) and larger >= size:
+                proposer.exclude(name, larger)
 
 
 def _search_process(bench: Bench, observation: Observation, trials: list[Trial]) -> None:

@@ -154,6 +154,13 @@ class LiveJob(Protocol):
     def set_lr_factor(self, factor: float) -> None:
         """Multiply every learning rate, now and whatever a scheduler sets later, by ``factor``."""
 
+    def set_micro_batch(self, size: int | None) -> None:
+        """Have the model compute at most ``size`` samples at once, and as many where the job accumulates gradients, the
+        job's batches and steps untouched; None leaves its own calls alone. Called between two optimizer steps."""
+
+    def micro_batch_effect(self) -> str | None:
+        """Why :meth:`set_micro_batch` changed nothing since it was called, or None."""
+
     def set_optimizer_impl(self, implementation: str | None) -> None:
         """"for-loop", "foreach" or "fused"; None is the job's own. Moves step counters where each expects them."""
 
@@ -169,6 +176,7 @@ class Knob(ABC):
     numerics: Numerics
     card: Card
     declares: tuple[str, ...] = ()  # paths of the fingerprint this knob is meant to change, e.g. "optimizers.*.lr"
+    redraws: bool = False  # True if dropout draws other random numbers: its job is then compared as under another random stream
     start_up_cost: bool = False  # True if it costs seconds at start (compile, cuDNN search): reported as break-even
     range: str = ""  # the values in words, for tables: "0, 1, 2, 4 … cores"
     accepts: Mapping[str, tuple[Value, ...]] = {}  # options a user may give, and the values each may have; (): any text
@@ -238,6 +246,10 @@ class Knob(ABC):
         """After some iterations with ``value``: why it had no effect, or None if it took hold (or cannot tell)."""
         return None
 
+    def useless_with(self, value: Value, values: Sequence[Value], default: Value) -> Sequence[Value]:
+        """Which of ``values`` can have no effect either, once ``value`` has had none."""
+        return (value,)
+
     def environment(self, value: Value) -> dict[str, str]:
         """Environment variables that set ``value``. Process knobs implement this."""
         return {}
@@ -277,6 +289,10 @@ class Knob(ABC):
     def command(self, argv: Sequence[str], value: Value) -> list[str]:
         """The job's command line with ``value`` set. ``via:`` knobs implement this."""
         return list(argv)
+
+    def remark(self, value: Value, own: Value) -> str:
+        """What someone who adopts ``value`` instead of ``own`` should look at in their job, one sentence; "" for nothing."""
+        return ""
 
     def snippet(self, value: Value) -> str:
         """The Python a user would write in their own source to get this; "" if there is none."""

@@ -77,6 +77,7 @@ _EXAMPLES: dict[str, tuple[Value, ...]] = {
     "prefetch_factor": (4,),
     "in_order": (False,),
     "batch_size": (256,),
+    "micro_batch_size": (32,),
     "amp_dtype": ("bfloat16",),
     "matmul_precision": ("high",),
     "cudnn_benchmark_limit": (0,),

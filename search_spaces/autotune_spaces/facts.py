@@ -55,6 +55,7 @@ class LoaderFacts:
     custom_batch_sampler: bool
     in_order: bool = True
     worker_sharding: bool = True  # an IterableDataset that asks get_worker_info(); True for map-style
+    starts_anew: str = ""  # workers would run the job's script again from its top, and why; "": they would not
     rank_samples: tuple[int, ...] = ()  # samples an epoch of each rank's sampler, in the order of ranks; (): not known
 
 
@@ -76,7 +77,7 @@ class ModelFacts:
     name: str
     parameters: int
     convolutions: int  # Conv2d/Conv3d layers, what channels_last is for
-    dropouts: int = 0
+    dropouts: int = 0  # layers that drop something at random in training
     batch_norms: int = 0
 
 
@@ -119,5 +120,6 @@ class JobFacts:
     ddp: tuple[DdpFacts, ...] = ()  # in the order they were built
     sharded: bool = False  # its parameters are sharded over the ranks (FSDP)
     own_settings: dict[str, str] = field(default_factory=dict)  # further calls the job makes itself, e.g. {"set_num_threads": "train.py:9"}
+    compares_samples: str = ""  # how the loss compares the samples of a batch with each other (contrastive losses), "" if it is not seen to
     surveys: Mapping[str, Any] = field(default_factory=dict)  # knob -> what its survey() found; filled in by the tuner
     sites: JobSites = JobSites()  # where in the source all this stands

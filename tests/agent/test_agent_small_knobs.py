@@ -64,6 +64,7 @@ def test_gc_is_switched_between_blocks_and_given_back(tuner: Tuner) -> None:
     assert seen == [(own, False), (own, True), (own, False), (50_000, False), (own, False)]
 
 
+@pytest.mark.slow
 def test_the_jobs_own_thresholds_are_told(tuner: Tuner) -> None:
     tuner.start(COLLECTED.format(own="yes"))
     assert tuner.receive().job.own_settings["gc"] == "gc.set_threshold(5000, 7, 8)"

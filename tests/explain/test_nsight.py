@@ -133,13 +133,14 @@ import time; time.sleep(60)
 def test_a_session_runs_inside_the_tool_and_its_report_is_waited_for(tools: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     from autotune.executors.base import Capture, FixedRun
     from autotune.executors.local import LocalExecutor
-    from autotune.job.spec import JobSpec, SearchSpace
+    from autotune.job.spec import JobSpec, SearchSpace, SideEffects
 
     root = Path(__file__).parents[2]
     path = os.pathsep.join(str(root / part) for part in ("trials", "search_spaces", "tests/sessions"))
     (tmp_path / "job.py").write_text(JOB)
     seen = tmp_path / "seen.json"
-    spec = JobSpec("job", (sys.executable, str(tmp_path / "job.py"), str(seen), *words), tmp_path, {"PYTHONPATH": path}, SearchSpace("test", ()))
+    spec = JobSpec("job", (sys.executable, str(tmp_path / "job.py"), str(seen), *words), tmp_path, {"PYTHONPATH": path}, SearchSpace("test", ()),
+                   side_effects=SideEffects(put_back=False))  # fmt: skip
     executor = LocalExecutor(spec, tmp_path / "run")
     capture = Capture(nsys_words("{report}"), ".nsys-rep")
     record = executor.run_fixed(FixedRun({}, seed=0, steps=5, profile=True, label="nsys-baseline", capture=capture))

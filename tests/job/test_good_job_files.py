@@ -14,11 +14,11 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, InputError
 from autotune.job.command import fill, placeholders, shell_operator, split
 from autotune.job.load import load_job
 from autotune.job.schema import JobFile, json_schema
-from autotune.job.spec import Budget, Constraints, Convergence, JobSpec, Tracking
+from autotune.job.spec import Budget, Constraints, Convergence, JobSpec, SideEffects, Tracking
 from autotune.job.template import job_yaml, suggest_name
 from autotune.job.yaml_lines import YamlMistake, parse_yaml
 
@@ -359,3 +359,17 @@ def test_every_key_of_the_file_is_in_the_first_one(tmp_path: Path) -> None:
 def test_a_name_is_taken_from_what_tells_jobs_apart(command: list[str], name: str, tmp_path: Path) -> None:
     (tmp_path / "digits").mkdir()
     assert suggest_name(command, tmp_path / "digits") == name
+
+
+# --- side effects -------------------------------------------------------------------------------------------------------
+
+
+def test_side_effects_are_put_back_unless_the_file_says_otherwise(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("command: python train.py\n")
+    assert load_job(tmp_path / "job.yaml", check=False).side_effects == SideEffects(put_back=True, keep=())
+    (tmp_path / "job.yaml").write_text("command: python train.py\nside_effects: {put_back: false, keep: [data, '*.npy']}\n")
+    changed = load_job(tmp_path / "job.yaml", check=False)
+    assert changed.side_effects == SideEffects(put_back=False, keep=("data", "*.npy"))
+    (tmp_path / "job.yaml").write_text("command: python train.py\nside_effects: {keep: data}\n")
+    with pytest.raises(InputError, match="side_effects.keep"):
+        load_job(tmp_path / "job.yaml", check=False)

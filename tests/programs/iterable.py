@@ -1,7 +1,7 @@
 """An IterableDataset that does not share its stream among workers: with several, every sample would come several times."""
 
 import torch
-from common import loss_function, model
+from common import loss_function, model, note
 from torch.utils.data import DataLoader, IterableDataset
 
 
@@ -19,5 +19,7 @@ optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
 for _ in range(50):
     for inputs, labels in DataLoader(Stream(), batch_size=32):
         optimizer.zero_grad()
-        loss_function(net(inputs), labels).backward()
+        loss = loss_function(net(inputs), labels)
+        loss.backward()
         optimizer.step()
+        note(loss, len(inputs))

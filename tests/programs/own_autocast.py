@@ -1,7 +1,7 @@
 """A job that manages mixed precision itself."""
 
 import torch
-from common import dataset, loss_function, model
+from common import dataset, loss_function, model, note
 from torch.utils.data import DataLoader
 
 torch.manual_seed(0)
@@ -14,3 +14,4 @@ for _ in range(50):
             loss = loss_function(net(inputs), labels)
         loss.backward()
         optimizer.step()
+        note(loss, len(inputs))

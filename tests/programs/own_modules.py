@@ -2,7 +2,7 @@
 
 import search_spaces.mine
 import torch
-from common import dataset, loss_function, model
+from common import dataset, loss_function, model, note
 from torch.utils.data import DataLoader
 
 import trials
@@ -15,5 +15,7 @@ optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 for _ in range(50):
     for inputs, labels in DataLoader(dataset(), batch_size=32, shuffle=True):
         optimizer.zero_grad()
-        loss_function(net(inputs), labels).backward()
+        loss = loss_function(net(inputs), labels)
+        loss.backward()
         optimizer.step()
+        note(loss, len(inputs))

@@ -1,7 +1,7 @@
 """A job with its own gradient scaler."""
 
 import torch
-from common import dataset, loss_function, model
+from common import dataset, loss_function, model, note
 from torch.utils.data import DataLoader
 
 torch.manual_seed(0)
@@ -15,3 +15,4 @@ for _ in range(50):
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
+        note(loss, len(inputs))

@@ -1,7 +1,7 @@
 """A small GAN: two networks, two optimizers, three backward calls an iteration."""
 
 import torch
-from common import dataset
+from common import dataset, note
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -15,10 +15,14 @@ for _ in range(100):
     for real, _ in DataLoader(dataset(), batch_size=32, shuffle=True):
         ones, zeros = torch.ones(len(real), 1), torch.zeros(len(real), 1)
         critic_optimizer.zero_grad()
-        loss_function(critic(real), ones).backward()
+        on_real = loss_function(critic(real), ones)
+        on_real.backward()
         fake = generator(torch.randn(len(real), 8))
-        loss_function(critic(fake.detach()), zeros).backward()
+        on_fake = loss_function(critic(fake.detach()), zeros)
+        on_fake.backward()
         critic_optimizer.step()
         generator_optimizer.zero_grad()
-        loss_function(critic(fake), ones).backward()
+        fooled = loss_function(critic(fake), ones)
+        fooled.backward()
         generator_optimizer.step()
+        note(on_real.item() + on_fake.item() + fooled.item(), len(real))

@@ -22,11 +22,11 @@ tracking: {{uri: null}}
 search_space:
   num_workers: [0, 1]
   amp_dtype: auto
-  batch_size: [8, 16, 32, 64]
+  batch_size: [8, 32, 64]
   ddp_bucket_cap_mb: [1]
   gradient_as_bucket_view: auto
-budget: {{minutes: 2, trials: 8}}
-convergence: {{steps: 120}}
+budget: {{minutes: 4, trials: 12}}
+convergence: {{steps: 80}}
 """
 # Reading a batch of 8 sleeps 16 ms, which a worker hides; from 32 samples on the second rank alone is out of memory.
 FAULTY = {"item": "time.sleep(0.002)", "width": 600, "samples": 512, "forward": "if len(x) >= 32 and rank == 1: raise MemoryError('no room')"}
@@ -61,7 +61,8 @@ def test_the_job_is_seen_as_both_ranks_are(result: dict[str, Any]) -> None:
     assert (seen["world_size"], seen["samples_per_step"]) == (2, 16.0)
     assert seen["loader"]["rank_samples"] == [256, 256]
     assert seen["ddp"][0]["site"].startswith("train.py:") and seen["ddp"][0]["gradients_mib"] > 1
-    assert set(result["observation"]["domains"]) == {"num_workers", "amp_dtype", "batch_size", "ddp_bucket_cap_mb", "gradient_as_bucket_view"}
+    assert {"num_workers", "batch_size", "ddp_bucket_cap_mb", "gradient_as_bucket_view"} <= set(result["observation"]["domains"])
+    assert set(result["observation"]["withdrawn"]) <= {"amp_dtype"}, "only for want of bfloat16 instructions"
 
 
 def test_it_comes_to_a_verdict_with_the_gain_that_was_planted(result: dict[str, Any]) -> None:
@@ -89,7 +90,7 @@ def test_what_is_recorded_is_what_the_job_printed(run_dir: Path) -> None:
     printed = [(steps_of(log(s)), total_samples(log(s))) for s in sessions(run_dir, "fixed")]
     for record in records(run_dir):
         losses, samples = record["losses"], record["window"]["samples"]
-        assert len(losses) == len(samples) >= 120
+        assert len(losses) == len(samples) >= 80
         alike = [
             (steps, totals) for steps, totals in printed
             if len(steps) >= len(losses) and [s.mean_loss for s in steps[: len(losses)]] == pytest.approx(losses, rel=1e-4)

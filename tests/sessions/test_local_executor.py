@@ -11,7 +11,7 @@ from session_paths import PYTHONPATH
 
 from autotune.executors.base import FixedRun, SessionFailed
 from autotune.executors.local import LocalExecutor, job_failed_log
-from autotune.job.spec import JobSpec, SearchSpace
+from autotune.job.spec import JobSpec, SearchSpace, SideEffects
 from autotune_spaces.base import Card, Knob, Numerics, Scope
 from autotune_spaces.knobs.via import ViaKnob
 from autotune_trials.protocol import Block, KnobChoice
@@ -62,7 +62,7 @@ def make(tmp_path):
                  ViaKnob("width", [8, 16], default=8))  # fmt: skip
         spec = JobSpec(
             "job", (sys.executable, str(tmp_path / "job.py"), *words), tmp_path, {"PYTHONPATH": PYTHONPATH, **more.pop("env", {})},
-            SearchSpace("test", knobs), hang_timeout_s=10.0, startup_timeout_s=20.0,
+            SearchSpace("test", knobs), hang_timeout_s=10.0, startup_timeout_s=20.0, side_effects=SideEffects(keep=("started.jsonl",)),
         )  # fmt: skip
         executor = LocalExecutor(spec, tmp_path / "run")
         opened.append(executor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from machines import CPU, CUDA, CUDA_JOB, DDP_JOB, JOB, SURVEYED, UNUSED_JOB
+from machines import CPU, CUDA, CUDA_JOB, DDP_JOB, JOB, PLAIN_JOB, SURVEYED, UNUSED_JOB
 
 from autotune_spaces.base import Value
 from autotune_spaces.facts import JobFacts, Machine
@@ -29,6 +29,7 @@ SETTINGS: dict[str, Settings] = {
     "pin_memory": Settings(False, True, (1, "true"), CUDA, CUDA_JOB),
     "non_blocking": Settings(False, True, (1, None), CUDA, CUDA_JOB),
     "batch_size": Settings(8, 16, (0, -4, 8.0, "8")),
+    "micro_batch_size": Settings(8, 4, (0, -4, 8.0, "8"), job=PLAIN_JOB),
     "amp_dtype": Settings("off", "bfloat16", ("bf16", True, "float32")),
     "matmul_precision": Settings("highest", "medium", ("low", "hihg", 1)),
     "cudnn_benchmark": Settings(False, True, (1, "on"), CUDA, CUDA_JOB),

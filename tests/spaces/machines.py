@@ -34,6 +34,7 @@ SURVEYED = dataclasses.replace(
         "data_staging": {"paths": ["data/train"], "bytes": 2**29, "trouble": ""},
     },
 )
+PLAIN_JOB = dataclasses.replace(JOB, models=(MLP,), samples_per_step=32.0)
 CUDA_JOB = dataclasses.replace(JOB, device="cuda")
 DDP = DdpFacts("train.py:9", gradients_mib=30.0)
 DDP_JOB = dataclasses.replace(JOB, world_size=2, ddp=(DDP,))

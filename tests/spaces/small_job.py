@@ -79,6 +79,7 @@ class SmallJob:
         self.loader = Loader(self.dataset)
         self.autocast: str | None = None
         self.non_blocking: bool | None = None
+        self.micro_batch: int | None = None
         self.lr_factor = 1.0
         self.own_lr = [g["lr"] for o in self.optimizers for g in o.param_groups]
 
@@ -87,6 +88,12 @@ class SmallJob:
 
     def set_non_blocking(self, on: bool | None) -> None:
         self.non_blocking = on
+
+    def set_micro_batch(self, size: int | None) -> None:
+        self.micro_batch = size
+
+    def micro_batch_effect(self) -> str | None:
+        return None if self.micro_batch else "nothing was asked for"
 
     def set_lr_factor(self, factor: float) -> None:
         self.lr_factor = factor
@@ -112,7 +119,8 @@ class SmallJob:
         if self.autocast:
             context = torch.autocast(self.device, dtype=getattr(torch, self.autocast))
         with context:
-            loss = nn.functional.cross_entropy(self.entries[0](images), labels)
+            output = torch.cat([self.entries[0](part) for part in images.split(self.micro_batch or len(images))])
+            loss = nn.functional.cross_entropy(output, labels)
         self.optimizers[0].zero_grad()
         loss.backward()
         self.optimizers[0].step()
@@ -125,6 +133,7 @@ class SmallJob:
             "loader": {**OWN_LOADER, **self.loader.overrides},
             "autocast": self.autocast,
             "non_blocking": self.non_blocking,
+            "micro_batch": self.micro_batch,
             "compiled": self.entries[0].mode,
             "strides": {name: p.stride() for name, p in module.named_parameters()},
             "groups": [{k: v for k, v in g.items() if k != "params"} for g in self._groups()],

@@ -27,6 +27,9 @@ agent = Agent(torch, SessionConfig(mode="live", directory=sys.argv[1], warmup_st
 agent.install()
 
 
+seen: dict[str, Any] = {}
+
+
 class Noise(Dataset):
     """Each sample tells which worker made it (-1: none)."""
 
@@ -38,10 +41,17 @@ class Noise(Dataset):
         return torch.full((3, 8, 8), float(index % 7)), -1 if info is None else info.id
 
 
-model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 2))
+class Counted(nn.Module):
+    """Notes how many samples a pass has."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        seen["pass"] = len(images)
+        return images
+
+
+model = nn.Sequential(Counted(), nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 2))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 batches = iter(DataLoader(Noise(), batch_size=8))
-seen: dict[str, Any] = {}
 
 
 def train(steps: int) -> None:

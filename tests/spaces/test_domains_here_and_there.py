@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from machines import ADAM, CPU, CUDA, CUDA_JOB, JOB, MLP, OLD_CUDA, job, machine, with_loader
 
 from autotune_spaces.base import Withdrawn
-from autotune_spaces.facts import OptimizerFacts
+from autotune_spaces.facts import JobFacts, OptimizerFacts
 from autotune_spaces.knobs import create, get
 
 
@@ -40,6 +42,12 @@ def test_workers_are_out_where_data_would_come_twice() -> None:
     )
     assert "Stream" in out("num_workers", what=with_loader(iterable=True, worker_sharding=False, dataset="Stream"))
     assert values("num_workers", what=with_loader(iterable=True, worker_sharding=True))
+
+
+def test_workers_are_out_where_the_dataset_makes_its_batches_and_nobody_can_tell_how_it_shares_them_out() -> None:
+    own_batches = {"iterable": True, "worker_sharding": True, "batch_size": None, "dataset": "Triples"}
+    assert "Triples is an IterableDataset that makes its batches itself" in out("num_workers", what=with_loader(**own_batches))
+    assert values("num_workers", what=with_loader(**own_batches, num_workers=1)), "the job shares them out itself"
 
 
 def test_workers_need_shared_memory() -> None:
@@ -78,6 +86,11 @@ def test_batch_sizes() -> None:
     assert values("batch_size", what=with_loader(batch_size=1)) == (1, 2, 4, 8)
     assert "batch sampler" in out("batch_size", what=with_loader(custom_batch_sampler=True, batch_size=None))
     assert "batch_size=None" in out("batch_size", what=with_loader(batch_size=None))
+
+
+def test_the_batch_size_of_a_contrastive_loss_is_part_of_it() -> None:
+    found = "a product of all its samples with each other, 32 x 32"
+    assert found in out("batch_size", what=job(compares_samples=found))
 
 
 def test_amp_on_a_cpu_needs_the_instructions() -> None:
@@ -151,3 +164,55 @@ def test_optimizer_impl() -> None:
 def test_threads() -> None:
     assert values("intra_op_threads") == (1, 2, 4, 6)
     assert out("intra_op_threads", machine(cores=1), job(intra_op_threads=1)).startswith("1, the job's own value")
+
+
+PLAIN = job(models=(MLP,), samples_per_step=32.0)
+ACCUMULATING = job(models=(MLP,), samples_per_step=192.0, backwards_per_step=6.0)
+
+
+def test_micro_batches() -> None:
+    assert values("micro_batch_size", what=PLAIN) == (4, 8, 16, 32)
+    assert values("micro_batch_size", what=ACCUMULATING) == (4, 8, 16, 32, 64, 96, 192)
+    on_cuda = dataclasses.replace(ACCUMULATING, device="cuda")
+    assert values("micro_batch_size", CUDA, on_cuda) == (32, 64, 96, 192)  # a split makes more work for a GPU
+    assert values("micro_batch_size", CUDA, on_cuda, values=[16, 64]) == (16, 32, 64)  # unless it is asked for
+    assert "its own optimizer step" in out("micro_batch_size", CUDA, dataclasses.replace(PLAIN, device="cuda"))
+    ranks = dataclasses.replace(ACCUMULATING, world_size=2, models=(dataclasses.replace(MLP, name="DistributedDataParallel"),))
+    assert values("micro_batch_size", what=ranks) == values("micro_batch_size", what=ACCUMULATING)
+    assert "optimizer's batch of 192" in out("micro_batch_size", what=ACCUMULATING, values=[256])
+
+
+@pytest.mark.parametrize(("what", "said"), [
+    (job(), "batch normalisation"),
+    (dataclasses.replace(PLAIN, loader=None), "DataLoader"),
+    (dataclasses.replace(with_loader(batch_size=None), models=(MLP,)), "makes its batches itself"),
+    (dataclasses.replace(PLAIN, models=()), "no module"),
+    (dataclasses.replace(PLAIN, world_size=2), "several processes"),
+    (dataclasses.replace(PLAIN, double_backward=True), "differentiates"),
+    (dataclasses.replace(PLAIN, own_compile=True), "compiles"),
+    (dataclasses.replace(with_loader(batch_size=7), models=(MLP,), samples_per_step=7.0), "split evenly"),
+])  # fmt: skip
+def test_where_micro_batches_are_out(what: JobFacts, said: str) -> None:
+    assert said in out("micro_batch_size", what=what)
+
+
+@pytest.mark.parametrize("what", [
+    dataclasses.replace(ACCUMULATING, backwards_per_step=6.5),  # now six, now seven
+    dataclasses.replace(ACCUMULATING, backwards_per_step=12.0),  # two a batch
+    dataclasses.replace(ACCUMULATING, models=(MLP, MLP)),
+    dataclasses.replace(ACCUMULATING, manual=True),
+])  # fmt: skip
+def test_only_a_plain_accumulation_is_merged(what: JobFacts) -> None:
+    assert values("micro_batch_size", what=what) == (4, 8, 16, 32)
+
+
+def test_a_merge_without_effect_leaves_the_split_to_be_tried() -> None:
+    knob, all_values = get("micro_batch_size"), values("micro_batch_size", what=ACCUMULATING)
+    assert list(knob.useless_with(192, all_values, 32)) == [64, 96, 192]
+    assert list(knob.useless_with(16, all_values, 32)) == list(all_values)
+    assert list(get("batch_size").useless_with(64, (32, 64, 128), 32)) == [64]
+
+
+def test_who_adopts_another_batch_size_is_told_to_look_at_the_schedule() -> None:
+    assert "0.5x as many steps" in get("batch_size").remark(64, 32)
+    assert get("batch_size").remark(32, 32) == get("micro_batch_size").remark(64, 32) == ""

@@ -9,6 +9,8 @@
     <session>/trace-<rank>.json.gz
     <session>/nsight.nsys-rep, nsight.ncu-rep   what a tool around the command wrote
     <session>/out/               {trial_dir}: where the job may write
+    <session>/written/           what it wrote elsewhere, until that is put back (see ledger.py)
+    <session>/written.json       and what became of it
 """
 
 from __future__ import annotations
@@ -51,6 +53,10 @@ class SessionPaths:
     @property
     def out(self) -> Path:
         return self.root / "out"
+
+    @property
+    def written(self) -> Path:
+        return self.root / "written"
 
     def crumb(self, what: str, pid: int | None = None) -> Path:
         return self.crumbs / f"{what}-{pid or os.getpid()}"

@@ -50,7 +50,8 @@ from autotune_trials.protocol import (
     Record,
     SessionConfig,
 )
-from autotune_trials.surroundings import environment, filled, filled_command, socket_directory
+from autotune_trials.put_back import Outcome, put_back
+from autotune_trials.surroundings import environment, filled, filled_command, places, socket_directory
 from autotune_trials.watched import WatchedCommand
 
 FAILURES = ("oom", "crash", "hang", "ended", "unhooked", "agent")
@@ -89,12 +90,15 @@ class Session:
         overrides: variables that win over all others: those of process knobs.
         config: ``directory`` and ``socket`` are filled in here.
         cache_dir: where compiled kernels are kept, to be shared by the sessions of a run.
+        keep: None: what the job writes stays; else it is put back when the session ends, but for these patterns (see ledger.py).
+        own: directories that are the tuner's.
         hang_timeout_s: no word for this long, beside what a block may take, is a hang.
     """
 
     def __init__(
         self, argv: Sequence[str], workdir: Path, env: Mapping[str, str], paths: SessionPaths, config: SessionConfig, *,
         overrides: Mapping[str, str] | None = None, fill: Mapping[str, str] | None = None, cache_dir: Path | None = None,
+        keep: Sequence[str] | None = None, own: Sequence[Path] = (),
         startup_timeout_s: float = 600.0, hang_timeout_s: float = 120.0, grace_s: float = 2.0,
     ) -> None:  # fmt: skip
         self.paths, self.workdir = SessionPaths(Path(os.path.abspath(paths.root))), Path(os.path.abspath(workdir))
@@ -104,6 +108,8 @@ class Session:
         variables = {k: filled(v, fill) for k, v in env.items()}
         self.env = environment(self.paths, self.mark, variables, overrides or {}, cache_dir)
         self.config = config
+        self.places = None if keep is None else places(self.workdir, [self.paths.root, *own], self.env, keep)
+        self.outcome: Outcome | None = None  # of putting back what the job wrote, once the session has ended
         self._startup_timeout_s, self._hang_timeout_s, self._grace_s = startup_timeout_s, hang_timeout_s, grace_s
         self._selector = selectors.DefaultSelector()
         self._inbox: deque[tuple[Connection, Any]] = deque()
@@ -130,6 +136,7 @@ class Session:
         try:
             for folder in (self.paths.root, self.paths.crumbs, self.paths.out):
                 folder.mkdir(parents=True, exist_ok=True)
+            self._prepare_ledger()
             self._listen()
             self.config = replace(self.config, directory=str(self.paths.root), socket=self._address)
             publish(self.paths.config, json.dumps(encode(self.config)))
@@ -146,6 +153,12 @@ class Session:
         except BaseException:
             self.close()
             raise
+
+    def _prepare_ledger(self) -> None:
+        if self.places is not None:
+            (self.paths.written / "kept").mkdir(parents=True, exist_ok=True)
+            text = self.places.dump()
+            (self.paths.written / "places").write_text(text, encoding="utf-8", errors="surrogateescape")
 
     def _listen(self) -> None:
         self._socket_dir = socket_directory(self.mark)
@@ -478,6 +491,8 @@ class Session:
             self._selector.close()
             if self._socket_dir:
                 shutil.rmtree(self._socket_dir, ignore_errors=True)
+            if self.paths.written.exists():
+                self.outcome = put_back(str(self.paths.root))
             for dump in self.paths.root.glob("stacks-*.txt"):  # opened by every process, asked for by few
                 if not dump.stat().st_size:
                     dump.unlink()

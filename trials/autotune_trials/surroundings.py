@@ -10,11 +10,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from autotune_trials.paths import SessionPaths
+from autotune_trials.places import Places
 from autotune_trials.protocol import MARK_VARIABLE, SESSION_VARIABLE
 
 INJECT = Path(__file__).resolve().parent / "agent" / "inject"
 SOCKET_PATH_BYTES = 100  # sun_path holds 108 on Linux, 104 elsewhere
 # Runs of a tracking server that the trial's own store does not know.
+# What libraries keep between runs: shared with other programs, and the same for every trial.
+CACHE_VARIABLES = (
+    "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "NUMBA_CACHE_DIR", "CUDA_CACHE_PATH", "MPLCONFIGDIR", "NLTK_DATA",
+)  # fmt: skip
+CACHES = ("~/.cache", "~/.config", "~/.local", "~/.triton", "~/.nv", "/dev", "/proc", "/sys", "/run")
 FOREIGN_RUNS = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "WANDB_RUN_ID")
 
 
@@ -45,6 +52,21 @@ def environment(
     found[SESSION_VARIABLE] = str(paths.config)
     found[MARK_VARIABLE] = mark
     return found
+
+
+def places(workdir: Path, own: Sequence[Path], env: Mapping[str, str], keep: Sequence[str]) -> Places:
+    """What of the job's writing is put back after a session: see :class:`Places`.
+
+    Args:
+        own: the tuner's directories.
+        env: the command's variables.
+        keep: patterns of the user's, relative to ``workdir``.
+    """
+    caches = [*(env[name] for name in CACHE_VARIABLES if env.get(name)), *CACHES]
+    temporary = dict.fromkeys(os.path.realpath(f) for f in (env.get("TMPDIR") or tempfile.gettempdir(), "/tmp", "/var/tmp"))
+    folders = (os.path.realpath(os.path.join(workdir, os.path.expanduser(f))) for f in caches)
+    found = Places(os.path.realpath(workdir), tuple(map(os.path.realpath, own)), (), tuple(temporary), tuple(keep))
+    return found.with_caches(*dict.fromkeys(folders))
 
 
 def filled(text: str, fill: Mapping[str, str]) -> str:

@@ -211,7 +211,7 @@ class CappedLog:
 
 class Order(dict[str, Any]):
     """What the tuner asks for: argv, cwd, env, mark, stdout, stderr (paths), crumbs (folder), remove (folder),
-    tuner_pid, grace_s, and optionally head_bytes and tail_bytes of the logs."""
+    tuner_pid, grace_s, and optionally put_back (arguments for Python) and head_bytes and tail_bytes of the logs."""
 
 
 class Warden:
@@ -400,7 +400,14 @@ class Warden:
             self._copy(fd, 256)
         self._remove_shared_memory()
         shutil.rmtree(self._order["remove"], ignore_errors=True)
+        self._put_back()
         self._tell(event="ended", killed=killed, left=sorted(self._tree()))
+
+    def _put_back(self) -> None:
+        """What the job changed is put back by the tuner; by us if there is none any more."""
+        arguments = self._order.get("put_back")
+        if arguments and not self._answer:
+            subprocess.run([sys.executable, "-I", "-S", *arguments], stdin=subprocess.DEVNULL, check=False)
 
     def _tree(self) -> set[int]:
         found = descendants(os.getpid()) | marked(self._order["mark"])

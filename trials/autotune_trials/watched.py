@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from autotune_trials import diagnose, warden
+from autotune_trials import diagnose, put_back, warden
 from autotune_trials.paths import SessionPaths
 
 
@@ -51,6 +51,7 @@ class WatchedCommand:
             "argv": self._argv, "cwd": str(self._workdir), "env": self._env, "mark": self.mark,
             "stdout": str(self._paths.stdout), "stderr": str(self._paths.stderr), "crumbs": str(self._paths.crumbs),
             "remove": socket_dir, "tuner_pid": os.getpid(), "grace_s": self._grace_s,
+            "put_back": [put_back.__file__, str(self._paths.root)] if self._paths.written.exists() else [],
         }  # fmt: skip
         with theirs, open(self._paths.warden_log, "wb") as log:
             self.warden = subprocess.Popen(

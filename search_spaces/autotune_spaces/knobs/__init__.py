@@ -22,6 +22,7 @@ _KNOBS: dict[str, str] = {  # name -> class, in the module of the knob's name
     "pin_memory": "PinMemory",
     "non_blocking": "NonBlocking",
     "batch_size": "BatchSize",
+    "micro_batch_size": "MicroBatchSize",
     "amp_dtype": "AmpDtype",
     "matmul_precision": "MatmulPrecision",
     "cudnn_benchmark": "CudnnBenchmark",

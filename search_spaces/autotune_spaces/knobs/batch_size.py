@@ -30,7 +30,8 @@ class BatchSize(Knob):
         "rate grows with it.",
         when_it_helps="The device is not filled by the job's batch, so a larger one costs less time per sample.",
         when_it_does_not="The device is already full, or memory ends. Fewer, larger steps may need more samples to reach "
-        "the same loss, and losses that compare samples within a batch (contrastive ones) change their meaning.",
+        "the same loss, and losses that compare samples within a batch (contrastive ones) change their meaning. A schedule that is "
+        "given a number of steps by hand (not from len(loader)) ends elsewhere in the training: set it anew. micro_batch_size keeps it.",
         changes_loss="Yes: another training trajectory. The loss is compared per sample consumed, and the batch is adopted "
         "together with its learning-rate rule or not at all.",
         source="https://arxiv.org/abs/1706.02677 (linear rule); https://arxiv.org/abs/1811.03600 (limits of large batches)",
@@ -45,6 +46,10 @@ class BatchSize(Knob):
             raise Withdrawn("the job's DataLoader uses a batch sampler of its own, which decides the batch size")
         if loader.batch_size is None:
             raise Withdrawn("the job's DataLoader has batch_size=None: the dataset makes the batches itself")
+        if job.compares_samples:
+            raise Withdrawn(
+                f"the loss compares the samples of a batch with each other ({job.compares_samples}): with another batch size it is another loss"
+            )
         sizes = {max(1, round(loader.batch_size * factor)) for factor in FACTORS}
         most = math.inf if loader.samples is None else loader.samples // max(1, job.world_size)
         most = min([most, *loader.rank_samples])  # of the rank that has least
@@ -82,6 +87,11 @@ class BatchSize(Knob):
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
         return "no DataLoader was iterated" if live.loader is None else None
+
+    def remark(self, value: Value, own: Value) -> str:
+        if not isinstance(value, int) or not isinstance(own, int) or value == own:
+            return ""
+        return f"an epoch has {own / value:.3g}x as many steps; check a schedule or a number of steps that the job sets by hand"
 
     def snippet(self, value: Value) -> str:
         rule, own = self.options.get("lr_scaling", "none"), self.options.get("own_batch_size")

@@ -37,6 +37,13 @@ class NumWorkers(Knob):
                 f"{loader.dataset} is an IterableDataset that does not ask get_worker_info(): with several workers "
                 "every sample would be read once by each"
             )
+        if loader.iterable and loader.batch_size is None and loader.num_workers == 0:
+            raise Withdrawn(
+                f"{loader.dataset} is an IterableDataset that makes its batches itself (batch_size=None), and the job uses no workers: "
+                "what each of several workers would read cannot be checked. Give the job one worker if the dataset shares its data out rightly"
+            )
+        if loader.starts_anew and loader.num_workers == 0:
+            raise Withdrawn(f"workers would run the job's script from its top again: {loader.starts_anew}")
         if machine.shm_gib < LEAST_SHM_GIB and loader.num_workers == 0:
             raise Withdrawn("/dev/shm has no free space, which workers need to hand over batches")
         return [0, *doubling(cores_per_rank(machine, job))]

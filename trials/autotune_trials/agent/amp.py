@@ -34,6 +34,7 @@ class AutocastRegion:
         self.ending = False  # to be switched off when the next batch is fetched
         self._fading: Any = None  # the dtype switched off last: tensors of it may still be about
         self.inside: Any = None  # the region we are in
+        self.entered = 0  # regions so far
         self._thread = 0
 
     def set(self, dtype: Any, at_batch: bool = False) -> None:
@@ -68,6 +69,7 @@ class AutocastRegion:
         if self.dtype is None or self.inside is not None or torch.is_autocast_enabled(device):
             return None
         context = torch.autocast(device, dtype=self.dtype)
+        self.entered += 1
         if self._nesting() > 0:  # inside the job's own region, one it has switched off
             return self._confined(context)
         self.entering = True

@@ -90,10 +90,15 @@ def copy_batch(batch: Any) -> Any:
         return batch
 
 
-def bytes_of(batch: Any, depth: int = 0) -> int:
-    """Bytes of the tensors in ``batch``."""
+def tensors_of(batch: Any, depth: int = 0) -> list[Any]:
+    """The tensors in ``batch``, in an order that is the same for every batch made like it."""
     if hasattr(batch, "element_size") and hasattr(batch, "numel"):
-        return int(batch.element_size() * batch.numel())
+        return [batch]
     if depth > MAX_DEPTH or isinstance(batch, (str, bytes, int, float, complex, type(None))):
-        return 0
-    return sum(bytes_of(part, depth + 1) for part in _parts(batch))
+        return []
+    return [tensor for part in _parts(batch) for tensor in tensors_of(part, depth + 1)]
+
+
+def bytes_of(batch: Any) -> int:
+    """Bytes of the tensors in ``batch``."""
+    return sum(int(tensor.element_size() * tensor.numel()) for tensor in tensors_of(batch))

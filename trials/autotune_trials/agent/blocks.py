@@ -12,6 +12,7 @@ from typing import Any
 
 from autotune_trials.agent.entries import compile_notes
 from autotune_trials.agent.facts import rank, startup_s, world_size
+from autotune_trials.agent.in_force import in_force
 from autotune_trials.agent.modes import Mode, hello
 from autotune_trials.agent.patches import scheduler
 from autotune_trials.agent.settling import AFTER_DRAIN, DRAIN_SHARE, SETTLE_SHARE, LockstepSettling, Settling
@@ -233,7 +234,7 @@ class LiveMode(Mode):
             if reason:
                 no_effect[choice.name] = reason
         losses = [x for x in self.agent.loss.values() if x is not None]
-        notes: dict[str, Any] = compile_notes(self.agent.live.entries)
+        notes: dict[str, Any] = {**compile_notes(self.agent.live.entries), "in_force": in_force(self.agent)}
         if losses:
             finite = [x for x in losses if math.isfinite(x)]
             notes["non_finite_losses"] = len(losses) - len(finite)

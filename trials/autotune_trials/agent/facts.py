@@ -9,6 +9,7 @@ from typing import Any
 
 from autotune_spaces.facts import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts
 from autotune_trials.agent.own import own_settings
+from autotune_trials.agent.separability import drops
 
 # Settings of a param group that choose an implementation, not a computation.
 IMPLEMENTATION_SETTINGS = ("params", "foreach", "fused", "capturable", "differentiable", "initial_lr", "param_names")
@@ -64,6 +65,7 @@ def job_facts(agent: Any) -> JobFacts:
         world_size=world_size(torch),
         samples_per_step=agent.samples_total / agent.iterations if counted else 1.0,
         sample_unit="samples" if counted else "iterations",
+        compares_samples=agent.compares_samples,
         ddp=live.built.facts(),
         sharded=any(_is_sharded(m) for e in live.entries for m in e.module.modules()),
         own_settings={**own_settings(live), **agent.own_settings, **_own_channels_last(live)},
@@ -120,7 +122,7 @@ def _model(module: Any) -> ModelFacts:
         name=type(shown).__name__,
         parameters=sum(p.numel() for p in module.parameters()),
         convolutions=sum(k.startswith(("Conv2d", "Conv3d", "ConvTranspose2d", "ConvTranspose3d")) for k in kinds),
-        dropouts=sum("Dropout" in k for k in kinds),
+        dropouts=sum(drops(m) for m in module.modules()),
         batch_norms=sum("BatchNorm" in k for k in kinds),
     )
 

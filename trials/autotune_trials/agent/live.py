@@ -8,6 +8,7 @@ from typing import Any
 from autotune_trials.agent.amp import AutocastRegion, LossScaler
 from autotune_trials.agent.collector import Collector
 from autotune_trials.agent.entries import Entry
+from autotune_trials.agent.micro_batch import MicroBatch
 from autotune_trials.agent.optimizers import OptimizerControl
 from autotune_trials.agent.replicas import Replicas
 
@@ -36,6 +37,7 @@ class LiveJobControl:
         self._last_scaler: LossScaler | None = None
         self.non_blocking: bool | None = None
         self.collector = Collector()
+        self.micro: MicroBatch | None = None  # while the model is to compute other portions than the job's batches
         self.lr_factor = 1.0
         self.own_fallback_random: bool | None = None  # inductor's setting while an entry is compiled by us
         self.built = Replicas()
@@ -155,9 +157,22 @@ class LiveJobControl:
         begun = bool(self._stepping) or self._agent.manual
         self.collector.set(freeze and begun, threshold)
 
+    def set_micro_batch(self, size: int | None) -> None:
+        if size == (self.micro.size if self.micro is not None else None):
+            return
+        before, self.micro = self.micro, None
+        if before is not None:
+            before.close()
+        if size is not None:
+            self.micro = MicroBatch(self.torch, self._agent, size)
+
+    def micro_batch_effect(self) -> str | None:
+        return self.micro.effect() if self.micro is not None else None
+
     def restore(self) -> None:
         """Everything as the job had it."""
         self.collector.set(False, None)
+        self.set_micro_batch(None)
         self.set_autocast(None)
         self.set_non_blocking(None)
         for control in self._controls.values():

@@ -38,6 +38,7 @@ from autotune_trials.agent.loader_facts import (
     own_batch_size,
     rebatches,
     site_of,
+    starts_anew,
 )
 from autotune_trials.agent.loader_iterator import close, iterator_class
 from autotune_trials.agent.loader_tracking import TrackedLoader, TrainingLoader
@@ -83,6 +84,7 @@ class LoaderHooks:
         self.control = TrainingLoader(self)
         self._training_iterator: Any = lambda: None
         self._rival: tuple[str, int] = ("", 0)
+        self._doubts = 0  # batches in a row that met an evaluation before backward
         self._states: dict[int, TrackedLoader] = {}
         self._built: dict[str, int] = {}
         self._families: dict[Any, str] = {}
@@ -119,6 +121,16 @@ class LoaderHooks:
         iterator = self._training_iterator()
         return iterator._settings if iterator is not None else None
 
+    def source_in_force(self) -> dict[str, Any] | None:
+        """The same, read from the running source itself, with the batch size and the worker processes that there are."""
+        iterator = self._training_iterator()
+        source = iterator._source if iterator is not None else None
+        if source is None:
+            return None
+        workers = len(getattr(source, "_workers", ()))
+        prefetch = getattr(source, "_prefetch_factor", None) if workers else None
+        return {**iterator._settings._asdict(), "num_workers": workers, "prefetch_factor": prefetch, "batch_size": iterator._stream.size}
+
     def drain(self, limit_s: float) -> None:
         """Throw away as many batches as the workers keep ready, for at most ``limit_s``, when the job asks for the
         next one; at the end of the epoch it stops. The job sees later batches, and its samples are not counted."""
@@ -142,11 +154,18 @@ class LoaderHooks:
             return self.known_facts.length if self.known_facts is not None else None
         return epoch_batches(self.data, template, self._size(state, template))
 
-    def credit_backward(self) -> None:
-        """A backward ran: whose batch came last, trains."""
+    def credit_backward(self, doubtful: bool = False) -> None:
+        """A backward ran: whose batch came last, trains.
+
+        ``doubtful``: that batch has met an evaluation before. It may have been fetched for that alone, by a job that trains without
+        a DataLoader; where it happens again and again, it is a teacher that looks at it first.
+        """
         if not self.fresh or self.last is None:
             return
         self.fresh = False
+        self._doubts = self._doubts + 1 if doubtful else 0
+        if 0 < self._doubts < CREDITS_TO_TAKE_OVER:
+            return
         reference, state = self.last
         iterator = reference()
         if iterator is not None:
@@ -190,7 +209,16 @@ class LoaderHooks:
         if self.closed or state.key != self.selected or not self.overrides:
             return own, state.batch_size
         want = own.override(self.overrides)
+        if want.num_workers and not own.num_workers and want != state.refused:
+            self._refuse_workers_that_start_anew(state, want, template)
         return (own if want == state.refused else want), self._size(state, template)
+
+    def _refuse_workers_that_start_anew(self, state: TrackedLoader, want: Settings, template: Any) -> None:
+        """Such workers would train as well, each a whole job of its own, and the job wait for a batch for ever."""
+        why = starts_anew(template.multiprocessing_context)
+        if why:
+            state.refused = want
+            self.report(f"loader settings num_workers={want.num_workers}", f"workers would run the job's script from its top again: {why}")
 
     def _size(self, state: TrackedLoader, template: Any) -> int | None:
         size = self.overrides.get("batch_size")
@@ -224,6 +252,7 @@ class LoaderHooks:
         return state
 
     def track(self, loader: Any, site: str, spot: Any = None) -> TrackedLoader:
+        site, spot = self._origin(loader) or (site, spot)
         number = self._built.get(site, 0)
         self._built[site] = number + 1
         state = TrackedLoader(self, loader, site, number)
@@ -248,6 +277,15 @@ class LoaderHooks:
         if self.held and self.overrides.get("batch_size") is not None:
             self._hold_batch_size(state, loader)
         return state
+
+    def _origin(self, loader: Any) -> tuple[str, Any] | None:
+        """Where the loader was built that ``loader`` stands in for: accelerate builds each anew around its batch sampler."""
+        sampler = loader.batch_sampler
+        for state in self._states.values():
+            other = state.loader()
+            if sampler is not None and other is not None and state.passes == 0 and other.batch_sampler is sampler:
+                return state.site, state.spot
+        return None
 
     def notice(self, loader: Any, frame: Any) -> None:
         """Tell the listener that ``loader`` was built, called from ``frame``."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import os
 import sys
 from collections.abc import Mapping
@@ -111,6 +113,7 @@ def describe(data: Any, loader: Any, key: str, site: str, size: int | None, aske
         custom_batch_sampler=loader.batch_sampler is not None and not rebatches(data, loader),
         in_order=own.in_order,
         worker_sharding=sharding,
+        starts_anew=starts_anew(loader.multiprocessing_context),
         rank_samples=_sampled(data, loader),
     )
 
@@ -125,6 +128,32 @@ def _sampled(data: Any, loader: Any) -> tuple[int, ...]:
         return ()
 
 
+def starts_anew(context: Any) -> str:
+    """Why worker processes would run the job's script from its top, "" if they would not.
+
+    Forked workers go on where they are. Others import the script first, as ``__mp_main__``: all of it that does not stand under
+    ``if __name__ == "__main__":``. Such a script fails, or trains once more in every worker.
+    """
+    multiprocessing = context or sys.modules["torch"].multiprocessing
+    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if method == "fork" or not script or _guarded(script):
+        return ""
+    return f'they are started by "{method}", and {os.path.basename(script)} has no line `if __name__ == "__main__":`'
+
+
+@functools.cache
+def _guarded(script: str) -> bool:
+    """Whether some of ``script`` is only run when it is the program; True as well if it cannot be read."""
+    try:
+        with open(script, encoding="utf-8") as file:
+            tree = ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError):
+        return True
+    tests = (node.test for node in tree.body if isinstance(node, ast.If))
+    return any(isinstance(part, ast.Name) and part.id == "__name__" for test in tests for part in ast.walk(test))
+
+
 def construction_spot(built: Any, frame: FrameType | None) -> tuple[CodeType, int] | None:
     """(code, line) of :func:`construction_frame`."""
     caller = construction_frame(built, frame)
@@ -132,12 +161,12 @@ def construction_spot(built: Any, frame: FrameType | None) -> tuple[CodeType, in
 
 
 def construction_frame(built: Any, frame: FrameType | None) -> FrameType | None:
-    """The frame, ``frame`` or a caller of it, that built ``built``: outside torch, ourselves and constructors of its subclasses."""
+    """The frame, ``frame`` or a caller of it, that built ``built``: outside torch, ourselves, constructors of its subclasses and what is
+    wrapped around them (Lightning)."""
     torch_directory = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", "") or "") + os.sep
     while frame is not None:
         code = frame.f_code
-        building = code.co_name == "__init__" and bool(code.co_varnames)
-        own = building and frame.f_locals.get(code.co_varnames[0]) is built
+        own = code.co_argcount > 0 and frame.f_locals.get(code.co_varnames[0]) is built
         if not own and not code.co_filename.startswith((torch_directory, _OURS)):
             return frame
         frame = frame.f_back

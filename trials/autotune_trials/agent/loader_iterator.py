@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import os
 import weakref
+from collections import deque
 from time import perf_counter as clock
 from typing import Any
 
@@ -46,6 +47,8 @@ def iterator_class(data: Any) -> type:
             self._credited = False  # a batch of it was followed by backward
             self._kept: list[tuple[Any, float]] = []  # batches served again and again while the ceiling is measured
             self._next_kept = 0
+            self._ahead: deque[tuple[Any, float, float]] = deque()  # (batch, samples, waited) fetched before the job asked
+            self._failure: BaseException | None = None  # of the job's dataset, met while fetching ahead
             self._special = True  # the next batch is not an ordinary one
             self._exhausted = False
             self._version = 0
@@ -91,6 +94,11 @@ def iterator_class(data: Any) -> type:
             asked = clock()
             if self._exhausted:
                 raise StopIteration
+            if self._ahead:
+                return self._give(*self._ahead.popleft(), None)
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
             if self._version != hooks.version:
                 self._adjust()
             if self._source is None:  # the last attempt to build it ended in an error of the job's own
@@ -145,6 +153,22 @@ def iterator_class(data: Any) -> type:
                 hooks.step_aside("on_batch")
             return batch
 
+        def ahead(self, count: int) -> list[Any]:
+            """The next ``count`` batches, fetched now and handed out later; fewer at the end of the epoch."""
+            if not self._exhausted and self._source is not None and not self._hooks.cached:
+                self._special = True
+                while len(self._ahead) < count and self._failure is None:
+                    asked = clock()
+                    try:
+                        batch = self._source.__next__()
+                    except StopIteration:
+                        break  # and says so again when the job gets there
+                    except Exception as error:
+                        self._failure = error  # is raised where the job asks for this batch
+                        break
+                    self._ahead.append((batch, self._samples(batch), clock() - asked))
+            return [batch for batch, _, _ in self._ahead][:count]
+
         def _full(self) -> bool:
             return len(self._kept) >= CACHED_BATCHES or sum(bytes_of(b) for b, _ in self._kept) >= CACHED_BYTES
 
@@ -161,6 +185,8 @@ def iterator_class(data: Any) -> type:
             """Start an epoch as the job asks for it: ``new`` by ``iter(loader)``, else by torch's ``_reset``."""
             began, hooks, state = clock(), self._hooks, self._state
             self._exhausted, self._credited = False, False
+            self._failure = None
+            self._ahead.clear()
             self._template = template = shadow_of(data, loader)
             self._own = Settings.of(template)
             self._version = hooks.version

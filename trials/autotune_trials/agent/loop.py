@@ -5,8 +5,8 @@
     phases   │ data │ forward ........................│ backward │ other     │ optimizer │
                                                                                         └▶ end_iteration ─▶ mode
 
-An iteration ends with the step of the *lead* optimizer: the first that steps, and another only if that one falls
-silent (GANs step several). Once the job calls ``autotune.step()``, iterations end there and nowhere else.
+An iteration ends with the step of the *lead* optimizer (see lead.py: GANs step several). Once the job calls ``autotune.step()``,
+iterations end there and nowhere else.
 
 Whatever goes wrong in here ends the agent and not the job: :meth:`Agent.fail`.
 """
@@ -25,16 +25,21 @@ from autotune_trials import marking
 from autotune_trials.agent import log
 from autotune_trials.agent.blocks import LiveMode
 from autotune_trials.agent.channel import Channel
+from autotune_trials.agent.closures import Evaluations
+from autotune_trials.agent.consumption import Consumption
 from autotune_trials.agent.entries import is_out_of_memory
 from autotune_trials.agent.facts import loss_module, rank
 from autotune_trials.agent.last_words import LastWords
+from autotune_trials.agent.lead import Lead
 from autotune_trials.agent.live import LiveJobControl
 from autotune_trials.agent.loader_facts import construction_spot
 from autotune_trials.agent.loss import LossMeter
 from autotune_trials.agent.modes import Mode
+from autotune_trials.agent.objective import comparison
 from autotune_trials.agent.patches import (
     PatchSet,
     backward,
+    clipping,
     compiling,
     modules,
     optimizer,
@@ -60,7 +65,6 @@ from autotune_trials.measure.clock import (
 from autotune_trials.measure.nvtx import nvtx_ranges
 from autotune_trials.protocol import Fault, SessionConfig
 
-LEAD_SILENT = 50  # steps of other optimizers after which the lead is taken for gone
 USUAL_SHARE = 0.5  # what happens in more iterations than this is part of training, not an interruption
 
 
@@ -110,6 +114,8 @@ class Agent:
         self._scaled: tuple[Any, Any] = (lambda: None, None)  # what the job's own scaler made last, and of what
         self.own_compile = False
         self.double_backward = False
+        self.own_gradients = False  # torch.autograd.grad was called
+        self.compares_samples = ""  # see agent.objective
         self.own_settings: dict[str, str] = {}
         self.loss_modules: set[str] = set()
         self.seeds_seen = config.seed is not None
@@ -118,14 +124,16 @@ class Agent:
         self.inside_entry = False
         self.applying = False  # a knob is being set: what torch sees now is not the job's doing
         self.knob_failure = ""
-        self._batches: list[tuple[Any, float, float, float | None]] = []
+        self.consumption = Consumption()
+        self._first_iteration: Iteration | None = None
         self._training_called = False
+        self.in_backward = False
         self._gradless = self._other_loader = False
         self._gradless_share = self._other_share = 0
         self._skipped = False
         self.in_step = False  # torch is calling the optimizer hooks, or the step between them
-        self._lead: weakref.ref[Any] | None = None
-        self._silent = 0
+        self._lead = Lead()
+        self._evaluations = Evaluations()
         self._watching_modules = False
         self._held_at_batch = False
         self._begun = False
@@ -148,6 +156,7 @@ class Agent:
                 seeds.install(self.patches, self.torch, self, self.config.seed)
             backward.install(self.patches, self.torch, self)
             optimizer.install(self.patches, self.torch, self)
+            clipping.install(self.patches, self.torch, self)
             compiling.install(self.patches, self.torch, self)
             settings.install(self.patches, self.torch, self)
             parallel.install(self.patches, self.torch, self)
@@ -244,7 +253,7 @@ class Agent:
                 return
         elif self.live.autocast.ending:
             self.live.autocast.end()
-        self.clock.switch(DATA)
+        self.clock.switch(AWAY if self._evaluating() else DATA)
 
     def _begin(self) -> None:
         """Training begins: imports and the building of the model are no part of the first iteration."""
@@ -259,8 +268,10 @@ class Agent:
         clock, hooks = self.clock, self.loader_hooks
         if hooks.own_s:
             clock.last_s, wait_s, hooks.own_s = clock.last_s + hooks.own_s, max(0.0, wait_s - hooks.own_s), 0.0
-        self._batches.append((loader, samples, wait_s, turnover_s))
-        if clock.phase == AWAY and self._is_other(loader) and not self._usual(self._other_share):
+        self.consumption.fetch(loader, hooks.last, samples, wait_s, turnover_s)
+        if self.live.micro is not None:
+            self.live.micro.on_batch(loader, batch)
+        if clock.phase == AWAY and (not self._is_other(loader) or not self._usual(self._other_share)):
             return
         if turnover_s is not None:
             clock.relabel(AWAY)
@@ -270,6 +281,7 @@ class Agent:
 
     def on_epoch_end(self, loader: Any) -> None:
         if not self.stopped and not self._is_other(loader):
+            self.consumption.end_epoch(self.loader_hooks.last, trained=self.backwards > 0)
             self.clock.relabel(AWAY)  # waiting for the end, and what comes until the next batch, is turnover
 
     def on_fault(self, where: str, text: str) -> None:
@@ -282,6 +294,10 @@ class Agent:
         self.stop()
         self.channel.send(Fault(rank(self.torch), where, text))
 
+    def _evaluating(self) -> bool:
+        """The last batch was only evaluated: the next may be, too, until the model is called in training."""
+        return self.consumption.evaluating and not self._usual(self._gradless_share)
+
     def _is_other(self, loader: Any) -> bool:
         """Another loader than the one trained on, as far as that is known."""
         hooks = self.loader_hooks
@@ -291,10 +307,13 @@ class Agent:
 
     def on_module(self, module: Any) -> None:
         """A top-level module call, while modules are watched."""
-        if self.stopped or self.inside_entry:
+        if self.stopped or self.inside_entry or self.in_backward:  # backward of a checkpointed part calls its modules again
             return
         try:
-            if not (module.training and self.torch.is_grad_enabled()):
+            if not self.torch.is_grad_enabled():
+                self.consumption.evaluate()
+                return
+            if not module.training:
                 return
             first = next(module.parameters(), None)
             if first is None:
@@ -324,9 +343,12 @@ class Agent:
         try:
             if not self._begun:
                 self._begin()
-            if self.clock.phase in (OTHER, OPTIMIZER, AWAY):
+            if self.clock.phase == AWAY and self.consumption.untouched:
+                self.clock.relabel(DATA)  # it was no evaluation that this batch was fetched for
+            if self.clock.phase in (OTHER, DATA, OPTIMIZER, AWAY):
                 self.clock.switch(FORWARD)
             self._training_called = True
+            self.consumption.train()
             autocast = self.live.autocast
             return autocast.enter(self.live.device) or autocast.fade(self.live.device, args)
         except Exception:
@@ -336,6 +358,7 @@ class Agent:
     def on_gradless_call(self) -> None:
         """An entry module is called in evaluation."""
         self._gradless = True
+        self.consumption.evaluate()
         self.live.autocast.leave()
         if not self._usual(self._gradless_share) and not self._training_called and self.clock.phase != DATA:
             self.clock.switch(AWAY)
@@ -406,18 +429,26 @@ class Agent:
                 self.hold_knobs(final=False)
                 if not self._begun:
                     self._begin()
+            self.in_backward = True
+            self.consumption.train()
+            if not self.iterations and self.backwards and not self.in_step and self._gradients_were_dropped():
+                self.loss.drop_current()  # a search for the batch size, say, that ran before training
+                self.consumption.drop_others(self.loader_hooks.last)
             if create_graph:
                 self.double_backward = True
+            if self.iterations == 1 and self.config.mode == "live" and self.consumption.batches and not self.compares_samples:
+                self.compares_samples = comparison(tensors, int(self.consumption.batches[-1].samples or 0))
             if self.sites.open:
                 self.sites.on_backward(sys._getframe(1))
             clock, live = self.clock, self.live
-            if clock.phase == OTHER and not self._training_called and not self._batches:
+            if clock.phase == OTHER and not self._training_called and not self.consumption.batches:
                 clock.relabel(FORWARD)  # a job without loader and modules: all before backward is its forward
             clock.switch(BACKWARD)
             if live.autocast.inside:
                 live.autocast.leave()
             scaled, true_loss = self._scaled
-            self.loss.add(true_loss if tensors is scaled() else tensors, gradients)
+            if not self._evaluations.repeated:
+                self.loss.add(true_loss if tensors is scaled() else tensors, gradients)
             scaler = live.scaler
             if scaler is not None:
                 scaler.before_backward(live.every_optimizer())
@@ -426,21 +457,29 @@ class Agent:
             self.fail("before_backward")
         return tensors, gradients
 
+    def _gradients_were_dropped(self) -> bool:
+        """No parameter has a gradient although backward ran: what it was computed for was no training."""
+        parameters = self.live.parameters()
+        return bool(parameters) and all(p.grad is None for p in parameters)
+
     def on_scaled(self, loss: Any, scaled: Any) -> None:
         """The job's own GradScaler made ``scaled`` of ``loss``: the loss is what counts, whatever the scale is by then."""
         if not self.stopped and scaled is not loss and type(scaled) is type(loss) is self.torch.Tensor:
             self._scaled = (weakref.ref(scaled), loss.detach())
 
     def after_backward(self) -> None:
+        self.in_backward = False
         if self.stopped:
             return
+        if self.live.micro is not None:
+            self.live.micro.after_backward()  # not below: what this raises is the job's
         try:
             if self.live.scaler is not None:
                 self.live.scaler.after_backward(self.live.every_optimizer())
             self.clock.switch(OPTIMIZER if self.in_step else OTHER)
             self.backwards += 1
             if self.loader_hooks is not None:
-                self.loader_hooks.credit_backward()
+                self.loader_hooks.credit_backward(doubtful=self.consumption.evaluated)
             if self.probe.left:
                 self.probe.after_backward(self.live.parameters())
             if self.sketch.wanted and not (self.in_step and self.sketch.taken):  # of a closure's gradients, the first
@@ -461,6 +500,8 @@ class Agent:
         if self.stopped:
             return None
         self.in_step = True
+        if self.live.micro is not None:
+            self.live.micro.before_step()
         try:
             live = self.live
             if live.autocast.inside:
@@ -475,28 +516,17 @@ class Agent:
             if self.probe.left:
                 self.probe.before_step(stepping)
             if live.scaler is not None:
-                return self._withhold_overflow(stepping, args, kwargs)
+                self._withhold_overflow(stepping)
+                return self._evaluations.watch(args, kwargs, lambda: self._withhold_overflow(stepping))
+            return self._evaluations.watch(args, kwargs)
         except Exception:
             self.fail("before_step")
         return None
 
-    def _withhold_overflow(self, stepping: Any, args: Any, kwargs: Any) -> Any:
-        """Leave out a step whose gradients overflowed. With a closure, backward runs inside the step: look after it."""
-        scaler = self.live.scaler
-        assert scaler is not None
-        self._skipped = scaler.before_step(stepping) or self._skipped
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        if not callable(closure):
-            return None
-
-        def checked() -> Any:
-            value = closure()
-            self._skipped = scaler.before_step(stepping) or self._skipped
-            return value
-
-        if "closure" in kwargs:
-            return args, {**kwargs, "closure": checked}
-        return (args[0], checked, *args[2:]), kwargs
+    def _withhold_overflow(self, stepping: Any) -> None:
+        """Leave out a step whose gradients overflowed. With a closure, backward runs inside the step: look again after it."""
+        if self.live.scaler is not None:
+            self._skipped = self.live.scaler.before_step(stepping) or self._skipped
 
     def after_step(self, stepping: Any, args: Any, kwargs: Any) -> None:
         if self.stopped:
@@ -509,7 +539,10 @@ class Agent:
                 live.control(stepping).restore_lr()
             if self.probe.left:
                 self.probe.after_step()
-            if not self.manual and self._is_lead(stepping):
+            self._evaluations.end()
+            if not self.manual and self._lead.ends_iteration(stepping):
+                if self._lead.same_turn and self.iterations == 1:
+                    self._go_on_with_first()
                 self.end_iteration()
             else:
                 self.clock.switch(OTHER)
@@ -517,17 +550,6 @@ class Agent:
             self.fail("after_step")
         finally:
             self.in_step = False
-
-    def _is_lead(self, stepping: Any) -> bool:
-        lead = self._lead() if self._lead is not None else None
-        if lead is stepping:
-            self._silent = 0
-            return True
-        self._silent += 1
-        if lead is None or self._silent > LEAD_SILENT:
-            self._lead, self._silent = weakref.ref(stepping), 0
-            return True
-        return False
 
     # ------------------------------------------------------------------ iterations
 
@@ -551,6 +573,14 @@ class Agent:
         """The job marks iterations itself: what was counted by the optimizer until now belongs to its first one."""
         self.loss.merge_into_current()
         self.iterations, self.samples_total = 0, 0.0
+        self.consumption.start_over()
+        self.mode.start_over()
+
+    def _go_on_with_first(self) -> None:
+        """The first iteration was taken to end with the step before: it goes on to this one, with its batches."""
+        self.loss.merge_into_current()
+        self.iterations, self.samples_total = 0, 0.0
+        self.consumption.go_on_with_first()
         self.mode.start_over()
 
     def on_metric(self, name: str, value: Any) -> None:
@@ -598,17 +628,14 @@ class Agent:
         return not self.own_compile and not self.live.entries and (utils is None or not utils.counters["stats"]["unique_graphs"])
 
     def _count_samples(self, iteration: Iteration, given: float | None) -> None:
-        counted, found = 0.0, False
-        for loader, samples, wait_s, turnover_s in self._batches:
-            if not self._is_other(loader):
-                counted, found = counted + samples, True
-                if turnover_s is not None:
-                    iteration.turnovers.append(turnover_s)
-            iteration.wait_s += wait_s
-        if self._batches:
-            self._batches = []
-        if given is not None:
-            counted, found = float(given), True
+        trained = self.consumption.take(self._is_other)
+        iteration.wait_s, iteration.turnovers = trained.wait_s, list(trained.turnovers_s)
+        self._other_loader = self._other_loader and not trained.in_turn
+        counted, found = (trained.samples, trained.counted) if given is None else (float(given), True)
+        if trained.first_fetched_ahead and given is None and self._first_iteration is not None:
+            self._first_iteration.samples -= trained.first_fetched_ahead
+            self.samples_total -= trained.first_fetched_ahead
+        self._first_iteration = iteration if not iteration.index else None
         self.samples_counted = self.samples_counted or found
         iteration.samples = counted if self.samples_counted else 1.0
         self.samples_total += iteration.samples
@@ -679,6 +706,7 @@ class Agent:
 
     def on_job_error(self, error: BaseException) -> None:
         """An exception passes through code of the job that we wrap; it is raised again by the caller."""
+        self.in_backward = False
         if not self.stopped and isinstance(error, Exception) and is_out_of_memory(error):
             self.note_out_of_memory(error)
             self.last_words.tell(error, "oom", surviving=True)

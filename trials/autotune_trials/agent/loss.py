@@ -45,6 +45,10 @@ class LossMeter:
             self._steps.append(self._current)
         self._current = []
 
+    def drop_current(self) -> None:
+        """What was differentiated so far trained nothing."""
+        self._current = []
+
     def restart(self) -> None:
         """Forget all steps so far, but not the current one."""
         self._steps = []

@@ -16,6 +16,7 @@ from typing import Any
 
 from autotune_trials.agent.entries import compile_notes
 from autotune_trials.agent.facts import fingerprint, rank, startup_s, world_size
+from autotune_trials.agent.in_force import in_force
 from autotune_trials.agent.log import write_exception
 from autotune_trials.agent.loss import to_number
 from autotune_trials.agent.modes import Mode, hello
@@ -51,6 +52,7 @@ class RecordMode(Mode):
         self._watched = False
         self._evidence: Evidence | None = None
         self._notes: dict[str, Any] = {}
+        self._in_force: dict[str, Any] = {}
 
     def start(self) -> None:
         atexit.register(self._at_exit)
@@ -102,6 +104,7 @@ class RecordMode(Mode):
         self._greeted = True
         message = hello(self.agent)
         self._fingerprint = dict(message.fingerprint)
+        self._in_force = in_force(self.agent)
         self.agent.channel.send(message)
 
     def _full(self) -> bool:
@@ -243,7 +246,7 @@ class RecordMode(Mode):
         self._sent = True
         gradient_norms, update_norms = agent.probe.norms()
         iterations = self._window.iterations() if self._window is not None else []
-        notes = {**self._notes, **compile_notes(agent.live.entries)}
+        notes = {**self._notes, **compile_notes(agent.live.entries), "in_force": self._in_force}
         if agent.live.lr_factor != 1.0:
             notes["lr_factor"] = agent.live.lr_factor
         if agent.live.scale_used is not None:

@@ -59,13 +59,25 @@ class TorchWatch:
 
 
 def watch() -> None:
-    """Start watching for torch in this process."""
+    """Start watching for torch in this process, and for what it writes."""
     log.crumb("python")
+    if os.path.isdir(os.path.join(log.directory(), "written")):
+        watch_writing()
     _before_the_job()
     if "torch" in sys.modules:
         on_torch(sys.modules["torch"])
     else:
         sys.meta_path.insert(0, TorchWatch())
+
+
+def watch_writing() -> None:
+    """Note what this process writes, because the session's changes are to be put back."""
+    try:
+        from autotune_trials.agent import writing
+
+        writing.watch()
+    except Exception:
+        log.write_exception("written")
 
 
 def _before_the_job() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 from autotune_trials.measure import throttling
@@ -28,8 +29,6 @@ class WindowRecorder:
         self._cuda = agent.live.device == "cuda"
         self._start: Snapshot | None = None
         self._limits: throttling.Limits | None = None
-        self.samples_before: list[float] = []
-        self._samples = 0.0
 
     def __len__(self) -> int:
         return len(self._iterations)
@@ -46,14 +45,16 @@ class WindowRecorder:
             if not self._keep:
                 return False
         self._iterations.append(iteration)
-        self.samples_before.append(self._samples)
-        self._samples += iteration.samples
         return True
 
     def restart(self) -> None:
         """Forget the iterations so far."""
         self._iterations, self._turnovers, self._interruptions = [], [], 0
-        self.samples_before, self._samples = [], 0.0
+
+    @property
+    def samples_before(self) -> list[float]:
+        """Samples consumed before each iteration."""
+        return [0.0, *accumulate(i.samples for i in self._iterations)][: len(self._iterations)]
 
     def iterations(self) -> list[Any]:
         return self._iterations

@@ -26,9 +26,12 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
                 args, kwargs = _with_flag(torch, args, kwargs, wanted)
             before = agent.begin_transfer()
             try:
-                return original(self, *args, **kwargs)
+                moved = original(self, *args, **kwargs)
             finally:
                 agent.end_transfer(before)
+            if agent.live.micro is not None:
+                agent.live.micro.merging.provenance.note_copy(self, moved)
+            return moved
 
         return move
 

@@ -1,0 +1,139 @@
+"""What trials wrote outside their own directories, seen from the tuner: put back, told once, and never left half done.
+
+    a session ends       Session.close puts back what was noted (autotune_trials.put_back); written.json says what that was
+    the first one        the working directory is also looked through for files that changed unseen: noticed.json
+    a session begins     not while a file of the user's could not be put back: the next trial would start from another state
+    a run begins         what a killed run left is put back first
+    a run ends           summary() of all sessions, for the closing screen and result.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import InputError
+from autotune.results import Written
+from autotune_trials.paths import publish
+from autotune_trials.places import Places
+from autotune_trials.put_back import OUTCOME, Outcome, leftovers, put_back
+
+NOTICED = "noticed.json"
+SCAN_S = 1.0  # a working directory with a million files is looked at in part
+MOST_NAMES = 20  # of a kind in the result; the sessions' own files have them all
+
+
+def own_places(run_dir: Path, tracking_uri: str | None) -> tuple[Path, ...]:
+    """What the tuner writes itself: the run directory, and a local MLflow store with its artifacts (see autotune.tracking.stores)."""
+    if tracking_uri == "auto":
+        database = run_dir.parent / "mlflow.db"
+    elif tracking_uri and tracking_uri.startswith("sqlite:///"):
+        database = Path(tracking_uri.removeprefix("sqlite:///"))
+    else:
+        return (run_dir,)
+    beside = (database.with_name(database.name + ending) for ending in ("-journal", "-wal", "-shm"))
+    return (run_dir, database, *beside, database.parent / "mlartifacts")
+
+
+def restore_leftovers(run_dir: Path) -> None:
+    """Put back what sessions of a killed run left changed. The caller holds the run directory.
+
+    Raises:
+        InputError: something cannot be put back.
+    """
+    for session in leftovers(str(run_dir)):
+        require_restored(put_back(session, late=True))
+
+
+def require_restored(outcome: Outcome | None) -> None:
+    """Raises:
+    InputError: a file of the user's is not what it was before the trial.
+    """
+    if outcome is None or not outcome["failed"]:
+        return
+    path, why, kept = outcome["failed"][0]
+    remedy = f"its original is {kept}: move it back by hand, then run the same command again" if kept else "see docs/side-effects.md"
+    raise InputError(f"a trial changed this file, and it could not be put back: {why}", where=path, expected="the file as it was", remedy=remedy)
+
+
+def notice(session: Path, workdir: Path, places: Places | None, outcome: Outcome | None) -> None:
+    """Keep word of files below ``workdir`` that changed during the session although nothing was noted of them."""
+    if places is None or outcome is None:
+        return
+    since = (session / "session.json").stat().st_mtime
+    known = {*outcome["restored"], *outcome["prepared"], *(path for path, *_ in outcome["unkept"] + outcome["failed"])}
+    found = [path for path in changed_since(os.path.realpath(workdir), since, places) if not _known(path, known)]
+    publish(session / NOTICED, json.dumps(found))
+
+
+def changed_since(workdir: str, since: float, places: Places, patience_s: float = SCAN_S) -> Iterator[str]:
+    """Files below ``workdir`` written after ``since`` (seconds since the epoch), as far as one gets in ``patience_s``.
+
+    Hidden directories, caches and the tuner's own output are passed over.
+    """
+    deadline, mine = time.monotonic() + patience_s, _open_files()
+    for folder, folders, names in os.walk(workdir):
+        folders[:] = [f for f in folders if not f.startswith(".") and places.holds(os.path.join(folder, f))]
+        for name in names:
+            path = os.path.join(folder, name)
+            try:
+                stat = os.lstat(path)
+            except OSError:
+                continue
+            if stat.st_mtime >= since and (stat.st_dev, stat.st_ino) not in mine and places.holds(path):
+                yield path
+        if time.monotonic() > deadline:
+            return
+
+
+def summary(run_dir: Path, workdir: Path) -> Written:
+    """What all sessions of the run wrote and what became of it; paths below ``workdir`` are relative to it."""
+    home = os.path.realpath(workdir)
+    sessions = sorted((run_dir / "sessions").glob("*-*"))
+    outcomes = [found for session in sessions if (found := _load(session / OUTCOME))]
+
+    def names(kind: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(_shown(path, home) for outcome in outcomes for path in outcome[kind]))
+
+    def reasons(kind: str, at: int) -> dict[str, str]:
+        return {_shown(entry[0], home): entry[at] for outcome in outcomes for entry in outcome[kind]}
+
+    noticed = [path for session in sessions for path in _load(session / NOTICED) or ()]
+    kinds = {kind: names(kind) for kind in ("restored", "removed", "prepared")}
+    return Written(
+        restored=kinds["restored"][:MOST_NAMES], removed=kinds["removed"][:MOST_NAMES], prepared=kinds["prepared"][:MOST_NAMES],
+        counts={kind: len(found) for kind, found in kinds.items()},
+        unkept=reasons("unkept", 1), failed=reasons("failed", 2),
+        noticed=tuple(dict.fromkeys(_shown(path, home) for path in noticed))[:MOST_NAMES],
+    )  # fmt: skip
+
+
+def _known(path: str, known: Iterable[str]) -> bool:
+    return any(path == other or path.startswith(other + os.sep) for other in known)
+
+
+def _shown(path: str, home: str) -> str:
+    return os.path.relpath(path, home) if path.startswith(home + os.sep) else path
+
+
+def _open_files() -> set[tuple[int, int]]:
+    """Files this process has open: the log its own output is redirected to, say."""
+    found = set()
+    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ("0", "1", "2"):
+        try:
+            stat = os.fstat(int(name))
+        except OSError:
+            continue
+        found.add((stat.st_dev, stat.st_ino))
+    return found
+
+
+def _load(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,39 @@
+"""What trials wrote, in sentences: what was put back is one quiet line, what was not is said with what to do about it."""
+
+from __future__ import annotations
+
+from autotune.report import words
+from autotune.results import Written
+
+SHOWN = 4  # names in one sentence
+
+
+def written_lines(written: Written) -> list[tuple[str, bool]]:
+    """(sentence, does somebody have to do something) each."""
+    lines: list[tuple[str, bool]] = []
+    quiet = [
+        f"{what} {_names(names, written.counts.get(kind, len(names)))}"
+        for kind, what, names in (
+            ("restored", "put back as they were:", written.restored),
+            ("removed", "removed again:", written.removed),
+            ("prepared", "prepared before training and left there:", written.prepared),
+        )
+        if names
+    ]
+    if quiet:
+        lines.append((f"Trials wrote files of yours: {'; '.join(quiet)}.", False))
+    for path, why in written.unkept.items():
+        lines.append((f"{words.clean(path)} was changed by trials and not put back: {words.clean(why)}. {REMEDY}", True))
+    if written.noticed:
+        lines.append((f"Changed while a trial ran, by something that could not be watched: {_names(written.noticed, len(written.noticed))}. {REMEDY}", True))
+    for path, original in written.failed.items():
+        lines.append((f"{words.clean(path)} could not be put back; what it was before lies in {words.clean(original) or 'no place'}.", True))
+    return lines
+
+
+REMEDY = "Have the job write to {trial_dir}, or see docs/side-effects.md."
+
+
+def _names(names: tuple[str, ...], count: int) -> str:
+    shown = ", ".join(words.clean(name, 60) for name in names[:SHOWN])
+    return shown if count <= SHOWN else f"{shown} and {count - SHOWN} more"

@@ -1,0 +1,249 @@
+"""Every style of tests/programs, unmodified, held against what the program itself logs: its losses, samples, steps and time.
+
+    bare        all programs, one after another, without the agent: what they log is the truth
+    no knob     the same losses, bit for bit
+    knobs       each knob that applies is found in force inside the job; losses and samples are those the program logs in that very run
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.executors.base import FixedRun, SessionFailed
+from autotune.executors.local import LocalExecutor
+from autotune.job.spec import JobSpec, SearchSpace, SideEffects
+from autotune_spaces.base import Withdrawn
+from autotune_spaces.facts import JobFacts
+from autotune_spaces.knobs import create
+from autotune_trials.protocol import Block, KnobChoice, Record
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+STEPS = 50
+KNOBS = {"num_workers": 1, "optimizer_impl": "foreach", "amp_dtype": "bfloat16"}
+Step = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Style:
+    """A program, and what is peculiar to it."""
+
+    name: str
+    command: tuple[str, ...] = ()  # (): python NAME.py
+    withdrawn: dict[str, str] = field(default_factory=dict)  # knob -> words of the reason
+    unit: str = "samples"
+    backwards: float = 1.0  # a step
+    outside: bool = False  # does something else between steps, and logs for how long
+    optimizers: tuple[str, ...] = ("AdamW",)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        return self.command or ("python", f"{self.name}.py")
+
+
+NO_LOADER = {"num_workers": "DataLoader"}
+STYLES = [
+    Style("own_modules", optimizers=("SGD",)),
+    Style("own_autocast", withdrawn={"amp_dtype": "autocast"}, facts={"own_autocast": "bfloat16"}),
+    Style("own_scaler", withdrawn={"amp_dtype": "Scaler"}, facts={"own_scaler": True}),
+    Style("own_compile", facts={"own_compile": True}),
+    Style("accumulation", backwards=4),
+    Style("no_sync", backwards=4),
+    Style("several_optimizers", backwards=3, optimizers=("Adam", "Adam")),
+    Style("closure", withdrawn={"optimizer_impl": ""}, backwards=0, optimizers=("LBFGS",)),
+    Style("validation", outside=True),
+    Style("evaluation_on_training_data", outside=True),
+    Style("iterable", withdrawn={"num_workers": "get_worker_info"}),
+    Style("sharded_stream"),
+    Style("batch_sampler"),
+    Style("nested_batches"),
+    Style("variable_length"),
+    Style("two_loaders"),
+    Style("turns"),
+    Style("no_loader", withdrawn=NO_LOADER, unit="iterations", outside=True),
+    Style("rollouts", withdrawn=NO_LOADER, unit="iterations", outside=True, optimizers=("Adam",)),
+    Style("manual_marks", withdrawn={"optimizer_impl": ""}, optimizers=(), facts={"manual": True}),
+    Style("checkpoints"),
+    Style("spawned", withdrawn={"num_workers": "__main__"}),
+    Style("notebook"),
+    Style("module", ("python", "-m", "package.train")),
+    Style("shell_script", ("sh", "train.sh")),
+    Style("console_script", ("bin/train",)),
+]
+
+BARE = """
+import os, runpy, sys
+import numpy, torch, torch.distributed, torch.utils.data
+sys.path.insert(0, os.getcwd())
+for line in sys.stdin:
+    script, log = line.split()
+    child = os.fork()
+    if not child:
+        os.environ["STEP_LOG"] = log
+        sys.argv = [script]
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except SystemExit:
+            pass
+        os._exit(0)
+    print(os.waitpid(child, 0)[1], flush=True)
+"""
+SCRIPTS = {"module": "package/train.py", "shell_script": "package/train.py", "console_script": "package/train.py"}
+Truth = Callable[[Style], list[Step]]
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Truth]:
+    """What a program logs when nothing watches it: a process that has torch loaded forks for each, which saves its start."""
+    folder = tmp_path_factory.mktemp("bare") / "job"
+    shutil.copytree(PROGRAMS, folder)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "MAX_STEPS": str(STEPS)}
+    process = subprocess.Popen([sys.executable, "-c", BARE], cwd=folder, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None and process.stdout is not None
+
+    def truth(style: Style) -> list[Step]:
+        process.stdin.write(f"{SCRIPTS.get(style.name, style.name + '.py')} {style.name}.bare\n")
+        process.stdin.flush()
+        while not (line := process.stdout.readline()).strip().isdigit():  # the program's own output comes first
+            assert line
+        assert line.strip() == "0"
+        return steps_in(folder / f"{style.name}.bare")
+
+    yield truth
+    process.stdin.close()
+    process.wait(30)
+
+
+def steps_in(log: Path) -> list[Step]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One run under the agent: what it recorded, and what the program logged meanwhile."""
+
+    record: Record
+    job: JobFacts
+    steps: list[Step]
+    withdrawn: dict[str, str]
+    left: list[str]  # files that were not there before
+
+
+def executor(style: Style, tmp_path: Path, **env: str) -> LocalExecutor:
+    folder = tmp_path / "a job's own place"
+    shutil.copytree(PROGRAMS, folder)
+    spec = JobSpec(
+        "job", style.argv, folder, {"OMP_NUM_THREADS": "1", "STEP_LOG": str(folder / "steps.log"), **env},
+        SearchSpace("test", tuple(create(name, {}) for name in KNOBS)), hang_timeout_s=60.0, startup_timeout_s=90.0,
+        side_effects=SideEffects(keep=("steps.log",)),
+    )  # fmt: skip
+    return LocalExecutor(spec, tmp_path / "run")
+
+
+def run(style: Style, tmp_path: Path, config: dict[str, Any]) -> Seen:
+    tuner = executor(style, tmp_path)
+    folder = tuner.spec.workdir
+    before = {p for p in folder.rglob("*") if "__pycache__" not in p.parts}
+    try:
+        record = tuner.run_fixed(FixedRun(config, seed=0, steps=STEPS))
+    finally:
+        tuner.close()
+    hello = tuner.last_hello
+    assert hello is not None
+    withdrawn = {}
+    for knob in tuner.spec.search_space.knobs:
+        try:
+            knob.domain(hello.machine, hello.job)
+        except Withdrawn as reason:
+            withdrawn[knob.name] = str(reason)
+    agent_log = next((tmp_path / "run" / "sessions").glob("*/agent.log"), None)
+    assert agent_log is None, agent_log.read_text()
+    left = [p.name for p in folder.rglob("*") if "__pycache__" not in p.parts and p not in before]
+    return Seen(record, hello.job, steps_in(folder / "steps.log"), withdrawn, left)
+
+
+def check_losses_and_samples(style: Style, seen: Seen) -> None:
+    """Held against what the program logged in the same run. The last step is recorded before the program can log it."""
+    logged, record = seen.steps[: STEPS - 1], seen.record
+    assert len(record.losses) == STEPS and len(logged) >= STEPS - 1
+    assert list(record.losses)[: len(logged)] == [step["loss"] for step in logged]
+    expected = [step["samples"] if style.unit == "samples" else 1 for step in logged]
+    assert list(record.window.samples)[: len(logged)] == expected
+    assert seen.job.sample_unit == style.unit
+
+
+def check_time(style: Style, seen: Seen) -> None:
+    """From the second step on: what the agent counted as training is what the program itself takes for it."""
+    logged, window = seen.steps[1 : STEPS - 1], seen.record.window
+    passed_s = logged[-1]["at"] - seen.steps[0]["at"]
+    outside_s = sum(step["outside_s"] for step in logged)
+    counted_s = sum(window.times_s[1 : STEPS - 1]) + sum(window.turnovers_s)
+    assert counted_s == pytest.approx(passed_s - outside_s, rel=0.35, abs=0.1)
+    if style.outside:
+        assert outside_s > 0.1 * passed_s, "else this would prove nothing"
+
+
+def some(styles: list[Style], usual: set[str]) -> list[Any]:
+    return [pytest.param(style, id=style.name, marks=() if style.name in usual else pytest.mark.slow) for style in styles]
+
+
+# Three seconds each: these in every run, the rest with the slow tests.
+SAME_BITS = {"several_optimizers", "closure", "evaluation_on_training_data"}
+IN_FORCE = {"no_sync", "sharded_stream", "turns", "no_loader", "rollouts", "shell_script"}
+
+
+@pytest.mark.parametrize("style", some(STYLES, SAME_BITS))
+def test_losses_are_the_same_bits_as_without_the_agent(style: Style, bare: Truth, tmp_path: Path) -> None:
+    seen = run(style, tmp_path, {})
+    assert [step["loss"] for step in bare(style)][: STEPS - 1] == list(seen.record.losses)[: STEPS - 1]
+    check_losses_and_samples(style, seen)
+    check_time(style, seen)
+    assert seen.left == ["steps.log"]
+
+
+@pytest.mark.parametrize("style", some(STYLES, IN_FORCE))
+def test_knobs_are_in_force_and_the_job_is_seen_as_it_is(style: Style, tmp_path: Path) -> None:
+    config = {name: value for name, value in KNOBS.items() if name not in style.withdrawn}
+    seen = run(style, tmp_path, config)
+    check_losses_and_samples(style, seen)
+    job, record = seen.job, seen.record
+    assert set(seen.withdrawn) == set(style.withdrawn)
+    assert all(words in seen.withdrawn[name] for name, words in style.withdrawn.items())
+    assert record.no_effect == {}
+    force = record.notes["in_force"]
+    assert (force["loader"] or {}).get("num_workers") == (config.get("num_workers", 0) if job.loader is not None else None)
+    assert force["autocast"] == config.get("amp_dtype", "off") and (force["autocast_regions"] > 0) == ("amp_dtype" in config)
+    assert set(force["optimizers"]) == ({"foreach"} if "optimizer_impl" in config else {"default"} if style.optimizers else set())
+    assert tuple(o.name for o in job.optimizers) == style.optimizers
+    if style.backwards:
+        assert job.backwards_per_step == (style.backwards if not job.manual else 1)
+    for name, value in style.facts.items():
+        assert getattr(job, name) == value
+    assert seen.left == ["steps.log"]
+
+
+def test_workers_that_would_run_the_script_again_are_a_failed_trial_with_its_reason(tmp_path: Path) -> None:
+    """Asked for all the same: without a word they would each train as well, and the job wait for their batches for ever."""
+    tuner = executor(Style("spawned"), tmp_path)
+    with tuner.open_live({}) as live:
+        refused, usual = live.measure([Block("b", (KnobChoice("num_workers", 1),), 10), Block("a", (), 10)])
+    tuner.close()
+    assert refused.window is None and refused.error.startswith("knob:") and "from its top again" in refused.error and "__main__" in refused.error
+    assert usual.error == "" and len(usual.window.times_s) == 10
+
+
+def test_a_loop_no_hook_can_see_is_told_the_two_lines_it_needs(tmp_path: Path) -> None:
+    with pytest.raises(SessionFailed) as caught:
+        executor(Style("by_hand"), tmp_path, MAX_STEPS="200").run_fixed(FixedRun({}, seed=0, steps=STEPS))
+    assert caught.value.kind == "unhooked"
+    assert "import autotune" in caught.value.detail and "autotune.step(" in caught.value.detail

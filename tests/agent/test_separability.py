@@ -1,0 +1,125 @@
+"""A model is asked whether it treats samples one by one, and is left as it was."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from autotune_trials.agent.parts import Inseparable, cut, join, lengths_of, rows_of
+from autotune_trials.agent.separability import why_inseparable
+
+ROWS, SIZE = 10, 4
+
+
+class Custom(nn.Module):
+    """A linear layer with something of its own after it."""
+
+    def __init__(self, then: Callable[[Any, torch.Tensor], Any], **attributes: Any) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.then = then
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None, scale: float = 1.0) -> Any:
+        y = self.linear(x) * scale
+        return self.then(self, y if mask is None else y * mask)
+
+
+class Hooked(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(6, 6)
+        self.register_forward_hook(lambda *_: None)
+
+
+def keep(module: Any, y: torch.Tensor) -> torch.Tensor:
+    module.last = y.mean()
+    return y
+
+
+def count(module: Any, y: torch.Tensor) -> torch.Tensor:
+    module.calls += 1
+    return y
+
+
+def asked(module: nn.Module, size: int = SIZE, **kwargs: Any) -> str:
+    torch.manual_seed(0)
+    call = ((torch.randn(ROWS, 6),), kwargs)
+    return why_inseparable(torch, module, call, cut(torch, call, ROWS, size), lengths_of(ROWS, size))
+
+
+@pytest.mark.parametrize("module", [
+    nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.GELU()),
+    nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.0)),
+    nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.3)),  # silenced for the comparison
+    nn.Sequential(nn.Unflatten(1, (3, 2)), nn.TransformerEncoderLayer(2, 1, 8, dropout=0.3, batch_first=True)),
+    Custom(lambda m, y: nn.functional.dropout(y, m.dropout, m.training), dropout=0.3),
+    nn.Sequential(nn.Unflatten(1, (3, 2)), nn.TransformerEncoderLayer(2, 1, 8, dropout=0.0, batch_first=True)),
+    Custom(lambda m, y: {"logits": y, "pair": (y[:, 0], y * 2), "flag": None}),
+    Custom(lambda m, y: (y, m.linear.bias)),
+])  # fmt: skip
+def test_samples_one_by_one(module: nn.Module) -> None:
+    assert asked(module) == ""
+
+
+def test_what_cannot_be_told_apart_is_left_alone() -> None:
+    """A GRU's hidden state has the batch in its second dimension."""
+    module = nn.Sequential(nn.Unflatten(1, (3, 2)), nn.GRU(2, 5, batch_first=True))
+    assert "for the batch as a whole" in asked(module)
+
+
+@pytest.mark.parametrize(("module", "said"), [
+    (nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6)), "changes its own running_mean"),
+    (nn.BatchNorm1d(6, track_running_stats=False), "depends on the other samples"),
+    (nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.1), nn.BatchNorm1d(6)), "changes its own running_mean"),
+    (nn.Sequential(nn.Dropout(0.1), Custom(lambda m, y: y - y.mean(0))), "depends on the other samples"),
+    (Custom(lambda m, y: nn.functional.dropout(y, 0.1)), "draws random numbers"),
+    (Custom(lambda m, y: y if random.random() < 2 else None), "draws random numbers"),
+    (Custom(lambda m, y: y.mean()), "for the batch as a whole"),
+    (Custom(lambda m, y: (y, y.square().mean())), "for the batch as a whole"),
+    (Custom(lambda m, y: y @ y.T), "different shapes"),
+    (Custom(lambda m, y: y - y.mean(0)), "depends on the other samples"),
+    (Custom(keep), "keeps a tensor of its last pass"),
+    (Custom(count, calls=0), "changes its own calls"),
+    (Hooked(), "hooks"),
+    (Custom(lambda m, y: y.view(ROWS, 6)), "cannot be called on other portions"),
+    (Custom(lambda m, y: y / 0), "not a finite number"),
+])  # fmt: skip
+def test_what_is_against_it(module: nn.Module, said: str) -> None:
+    assert said in asked(module)
+
+
+def test_nothing_is_left_behind() -> None:
+    module = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Dropout(0.5))
+    before = {name: t.clone() for name, t in module.state_dict().items()}
+    torch.manual_seed(3)
+    random.seed(3)
+    stream, python = torch.get_rng_state(), random.getstate()
+    call = ((torch.ones(ROWS, 6),), {})
+    assert why_inseparable(torch, module, call, cut(torch, call, ROWS, SIZE), lengths_of(ROWS, SIZE))
+    assert torch.equal(torch.get_rng_state(), stream) and random.getstate() == python
+    assert all(torch.equal(t, before[name]) for name, t in module.state_dict().items())
+    assert module.training and all(p.grad is None for p in module.parameters())
+
+
+def test_arguments_by_name_masks_and_constants() -> None:
+    module = Custom(lambda m, y: y)
+    assert asked(module, mask=torch.rand(ROWS, 6), scale=2.0) == ""
+    assert asked(module, mask=torch.rand(6)) == ""  # of no sample: goes along whole
+
+
+def test_a_call_is_cut_and_joined_again() -> None:
+    call = ((torch.arange(ROWS), {"mask": torch.eye(3)}), {"names": "x", "wide": torch.rand(ROWS, 2)})
+    assert rows_of(torch, call) == ROWS
+    parts = cut(torch, call, ROWS, SIZE)
+    assert [rows_of(torch, p) for p in parts] == lengths_of(ROWS, SIZE) == [4, 4, 2]
+    back = join(torch, parts, [4, 4, 2])
+    assert torch.equal(back[0][0], call[0][0]) and torch.equal(back[1]["wide"], call[1]["wide"])
+    assert back[0][1]["mask"] is call[0][1]["mask"] and back[1]["names"] == "x"
+    with pytest.raises(Inseparable, match="str"):
+        join(torch, [((parts[0][0][0], "a"), {}), ((parts[1][0][0], "b"), {})], [4, 4])

@@ -1,0 +1,130 @@
+"""docs/compatibility.md from the rows that the compat tests left: ``python tests/compat/page.py build/compat-results docs/compatibility.md``."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+HEAD = """# Compatibility
+
+Programs and frameworks of other projects, run unmodified under `autotune run` by `make compat`, which writes this page. {when}: {machine}.
+
+Of each program the tests check, against its own log: the number of optimizer steps, the samples of each step, every loss it tells, and that
+evaluation is no part of an iteration; that it computes the same losses bit for bit with the agent as without, over at least 50 steps; that
+each knob that applies is in force in the running job when it is set, and gone when it is taken back; and that tuning it ends in a verdict.
+The budget of these runs is one minute, so the speed-ups say that a run comes to its end, and little of what a real budget would find.
+"""
+CAUSES = (
+    (
+        "a loop that updates its parameters itself, or with an optimizer class that is not torch's",
+        "no optimizer step was seen: the job updates its parameters itself",
+        "mark the iterations, two lines: `import autotune`, `autotune.step(loss=loss, samples=n)`",
+    ),
+    (
+        "a loss that compares the samples of a batch (contrastive, distances, correlation over the batch)",
+        "`batch_size` is withdrawn: with another batch size it is another loss",
+        "none is needed; comparisons written with broadcasting are not seen: leave `batch_size` out of the search space there",
+    ),
+    ("a loss that does not move (placeholder data)", "the loss can prove nothing", "tune on real data"),
+    (
+        "a batch sampler of the job's own, or `batch_size=None`",
+        "`batch_size` is withdrawn",
+        "if the program has a flag for it, make that a `via:` knob",
+    ),
+    (
+        "an IterableDataset that makes its batches itself, in a job without workers",
+        "`num_workers` is withdrawn: what each worker would read cannot be checked",
+        "give the job one worker, if the dataset shares its data out rightly",
+    ),
+    (
+        "autocast, a GradScaler or torch.compile of the job's own",
+        "the knob on it is withdrawn, with what was seen",
+        "take it out of the job to have it tuned",
+    ),
+)
+
+
+def main(folder: str, page: str) -> None:
+    rows = read_rows(Path(folder))
+    machine = f"Python {platform.python_version()}, torch {torch_version(rows)}, CPU"
+    Path(page).write_text(HEAD.format(when=date.today().isoformat(), machine=machine) + "\n" + table(rows) + causes())
+
+
+def read_rows(folder: Path) -> dict[str, dict[str, Any]]:
+    """program -> everything its tests left, in the order of the catalogue as far as they are in it."""
+    rows: dict[str, dict[str, Any]] = {}
+    for path in sorted(folder.glob("*.json")):
+        left = json.loads(path.read_text())
+        rows.setdefault(left["program"], {})[path.stem.rpartition(".")[2]] = left
+    return rows
+
+
+def torch_version(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    found = {row["seen"]["torch"] for row in rows.values() if "torch" in row.get("seen", {})}
+    return ", ".join(sorted(found)) or "unknown"
+
+
+def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    lines = [
+        "| program | version | what was hooked | knobs that apply | withdrawn, and why | speed-up found |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, row in rows.items():
+        cells = [program(name, row), row.get("seen", {}).get("version", ""), seen(row), applies(row), withdrawn(row), found(row)]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def causes() -> str:
+    lines = ["", "## What cannot be hooked, and what to do", "", "| what | what autotune says | remedy |", "|---|---|---|"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in CAUSES)]) + "\n"
+
+
+def program(name: str, row: Mapping[str, Any]) -> str:
+    return f"**{name}**: {next(iter(row.values()))['what']}"
+
+
+def seen(row: Mapping[str, Any]) -> str:
+    hooked, steps = row.get("knobs", {}).get("hooked"), row.get("seen", {}).get("steps")
+    if not hooked:
+        return "not run"
+    parts = [
+        f"loader: {hooked['loader'] or 'none'}",
+        f"models: {', '.join(hooked['models']) or 'none'}",
+        f"optimizer: {', '.join(hooked['optimizers'])}",
+        f"{hooked['samples']:g} samples and {hooked['backwards']:g} backward a step",
+    ]
+    if steps:
+        parts.append(f"{steps} steps with the same bits")
+    return "; ".join(parts)
+
+
+def applies(row: Mapping[str, Any]) -> str:
+    knobs = row.get("knobs", {})
+    switched: Sequence[str] = list(knobs.get("switched", {}))
+    rest = [name for name in knobs.get("applies", ()) if name not in switched]
+    return ", ".join([f"`{name}`" for name in switched] + [f"`{name}` (not switched here)" for name in rest])
+
+
+def withdrawn(row: Mapping[str, Any]) -> str:
+    return "; ".join(f"`{name}`: {why}" for name, why in row.get("knobs", {}).get("withdrawn", {}).items())
+
+
+def found(row: Mapping[str, Any]) -> str:
+    tuned = row.get("tuned")
+    if not tuned:
+        return "not run"
+    if tuned["verdict"] != "tuned":
+        return f"keep ({tuned['reason']})"
+    interval = tuned["speedup"]
+    knobs = ", ".join(f"{name} {value}" for name, value in tuned["knobs"].items())
+    return f"{interval['estimate']:.2f}x ({interval['low']:.2f}–{interval['high']:.2f}), {knobs}; loss {tuned['loss']}"
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

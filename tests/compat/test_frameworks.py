@@ -1,0 +1,30 @@
+"""transformers, accelerate and Lightning, unmodified: the agent sees what they log, changes no bit, and its knobs take hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from catalogue import FRAMEWORKS, Program
+from checks import seen_as_it_is, switched_for_real
+from harness import Place, settle
+
+pytestmark = pytest.mark.parametrize("program", FRAMEWORKS, ids=lambda program: program.name)
+
+
+@pytest.fixture
+def place(program: Program, tmp_path: Path) -> Place:
+    return settle(program, tmp_path / "job")
+
+
+def test_a_framework_is_seen_as_it_logs_itself_and_loses_no_bit(program: Program, place: Place) -> None:
+    place.bare()
+    hello, record = place.recorded()
+    truth = program.truth(place.out("agent"))
+    assert truth.said == program.truth(place.out("bare")).said
+    seen_as_it_is(program, truth, hello, record)
+
+
+def test_a_frameworks_knobs_take_hold_in_the_running_job(program: Program, place: Place) -> None:
+    applied = switched_for_real(place)
+    assert set(applied.values) >= {"num_workers", "batch_size", "optimizer_impl"}

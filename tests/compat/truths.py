@@ -1,0 +1,91 @@
+"""What a program says of its own training, from its own logs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+FLOAT32 = 1e-6  # relative: sums of float32 numbers in another order
+
+
+@dataclass(frozen=True)
+class Truth:
+    """``losses``: one a step, or () where the program tells ``epochs`` only. ``said``: all it wrote, compared as it is."""
+
+    losses: tuple[float, ...] = ()
+    epochs: tuple[float, ...] = ()
+    weighted: bool = False  # epochs: means over samples, and not over steps
+    rel: float = FLOAT32
+    loop_s: float | None = None  # its training took this long …
+    away_s: float = 0.0  # … of which this was spent in evaluation
+
+    @property
+    def said(self) -> tuple[tuple[float, ...], ...]:
+        return self.losses, self.epochs
+
+
+def by_script(out: Path) -> Truth:
+    """losses.json, written by the scripts in ``programs``."""
+    told = json.loads((out / "losses.json").read_text())
+    return Truth(tuple(told["losses"]), loop_s=told["loop_s"], away_s=told.get("away_s", 0.0))
+
+
+def by_trainer(out: Path) -> Truth:
+    """trainer_state.json of transformers' Trainer and what is built on it."""
+    (path,) = sorted(out.glob("**/trainer_state.json"))[-1:]
+    history = json.loads(path.read_text())["log_history"]
+    return Truth(
+        tuple(row["loss"] for row in history if "loss" in row),
+        loop_s=next((row["train_runtime"] for row in history if "train_runtime" in row), None),
+        away_s=sum(row.get("eval_runtime", 0.0) for row in history),
+    )
+
+
+def by_lightning(out: Path) -> Truth:
+    """metrics.csv of Lightning's CSVLogger: one loss a step; and what the script timed."""
+    times = json.loads((out / "times.json").read_text())
+    return Truth(tuple(_column(out, "train_loss")), loop_s=times["loop_s"], away_s=times["away_s"])
+
+
+def by_chemprop(out: Path) -> Truth:
+    """The same file, where chemprop has Lightning log the mean of an epoch."""
+    return Truth(epochs=tuple(_column(out, "train_loss_epoch")), weighted=True, rel=1e-5)
+
+
+def _column(out: Path, name: str) -> list[float]:
+    (path,) = out.glob("**/metrics.csv")
+    with open(path, newline="") as file:
+        return [float(row[name]) for row in csv.DictReader(file) if row.get(name)]
+
+
+def by_open_clip(out: Path) -> Truth:
+    """Lines of its log; they give five digits."""
+    (path,) = out.glob("**/out.log")
+    return Truth(tuple(float(x) for x in re.findall(r"Train Epoch.* Loss: ([\d.e+-]+) \(", path.read_text())), rel=1e-4)
+
+
+def by_pykeen(out: Path) -> Truth:
+    """results.json: the mean over the batches of each epoch."""
+    return Truth(epochs=tuple(json.loads((out / "results.json").read_text())["losses"]))
+
+
+def by_skorch(out: Path) -> Truth:
+    """Its history, batch by batch."""
+    history = json.loads((out / "history.json").read_text())
+    losses = [batch["train_loss"] for epoch in history for batch in epoch["batches"] if "train_loss" in batch]
+    return Truth(tuple(losses), loop_s=sum(epoch["dur"] for epoch in history))
+
+
+def epoch_means(losses: Sequence[float], samples: Sequence[float], steps: int, weighted: bool) -> list[float]:
+    """Means of ``losses`` over epochs of ``steps`` steps each, over samples if ``weighted``."""
+    means = []
+    for first in range(0, len(losses), steps):
+        part = range(first, min(first + steps, len(losses)))
+        weights = [samples[n] if weighted else 1.0 for n in part]
+        means.append(math.fsum(losses[n] * w for n, w in zip(part, weights, strict=True)) / math.fsum(weights))
+    return means

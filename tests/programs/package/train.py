@@ -1,0 +1,22 @@
+"""`python -m package.train`, and the entry point of a console script."""
+
+import torch
+from common import dataset, loss_function, model, note
+from torch.utils.data import DataLoader
+
+
+def main():
+    torch.manual_seed(0)
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    for _ in range(50):
+        for inputs, labels in DataLoader(dataset(), batch_size=32, shuffle=True):
+            optimizer.zero_grad()
+            loss = loss_function(net(inputs), labels)
+            loss.backward()
+            optimizer.step()
+            note(loss, len(inputs))
+
+
+if __name__ == "__main__":
+    main()

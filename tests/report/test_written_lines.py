@@ -1,0 +1,32 @@
+"""What is said of the files trials wrote: quietly what was put back, with a remedy what was not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sample_results import tuned
+
+from autotune.report.closing import closing_text
+from autotune.report.written import written_lines
+from autotune.results import Written
+
+
+def test_nothing_is_said_where_nothing_was_written() -> None:
+    assert written_lines(Written()) == []
+
+
+def test_what_was_put_back_is_one_quiet_line() -> None:
+    removed = tuple(f"runs/{n}" for n in range(6))
+    ((line, urgent),) = written_lines(Written(restored=("ckpt.pt",), removed=removed, counts={"restored": 1, "removed": 9}))
+    assert not urgent
+    assert line == "Trials wrote files of yours: put back as they were: ckpt.pt; removed again: runs/0, runs/1, runs/2, runs/3 and 5 more."
+
+
+def test_what_was_not_put_back_comes_with_what_to_do(tmp_path) -> None:
+    written = Written(unkept={"big.bin": "larger than 1024 MiB"}, noticed=("a.h5", "b.db"), failed={"ckpt.pt": "/run/kept/1"})
+    lines = written_lines(written)
+    assert [urgent for _, urgent in lines] == [True] * 3
+    text = "\n".join(line for line, _ in lines)
+    assert "{trial_dir}" in text and "a.h5, b.db" in text and "/run/kept/1" in text and "1024 MiB" in text
+    screen = closing_text(replace(tuned(), written=written), tmp_path)
+    assert "Files" in screen and "big.bin was changed by trials and not put back" in " ".join(screen.split())

@@ -1,0 +1,285 @@
+"""What a trial writes is put back when its session ends: every way of writing, by real processes, and when everybody was killed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from session_paths import PYTHONPATH
+from session_waits import gone_within, wait_for
+
+from autotune_trials import put_back as putting
+from autotune_trials.ledger import Ledger
+from autotune_trials.paths import SessionPaths
+from autotune_trials.places import Places
+from autotune_trials.protocol import SessionConfig
+from autotune_trials.put_back import leftovers, put_back
+from autotune_trials.session import Session
+
+WAYS = {
+    "overwritten": "open('mine.txt', 'w').write('theirs')",
+    "overwritten twice": "open('mine.txt', 'w').write('a'); open('mine.txt', 'w').write('b')",
+    "appended": "open('mine.txt', 'a').write('theirs')",
+    "appended, then overwritten": "open('mine.txt', 'a').write('x'); open('mine.txt', 'w').write('y')",
+    "changed in place": "f = open('mine.txt', 'r+'); f.write('XX'); f.close()",
+    "truncated": "os.truncate('mine.txt', 1)",
+    "removed": "os.remove('mine.txt')",
+    "removed and written anew": "os.remove('mine.txt'); open('mine.txt', 'w').write('x')",
+    "replaced in one step": "open('t', 'w').write('x'); os.replace('t', 'mine.txt')",
+    "renamed": "os.rename('mine.txt', 'old.txt'); open('mine.txt', 'w').write('x')",
+    "renamed, and its new name overwritten": "os.rename('mine.txt', 'old.txt'); open('old.txt', 'w').write('x')",
+    "through a link": "os.symlink('mine.txt', 'l'); open('l', 'w').write('x')",
+    "by its descriptor": "os.write(os.open('mine.txt', os.O_WRONLY | os.O_TRUNC), b'x')",
+    "by pathlib": "pathlib.Path('mine.txt').write_text('x'); pathlib.Path('folder/other').unlink()",
+    "directory removed": "shutil.rmtree('folder')",
+    "directory removed and made anew": "shutil.rmtree('folder'); os.makedirs('folder/deep'); open('folder/other', 'w').write('x')",
+    "directory renamed": "os.rename('folder', 'folder.bak'); os.mkdir('folder'); open('folder/new', 'w').write('x')",
+    "copied over": "shutil.copy('folder/other', 'mine.txt'); shutil.move('folder/other', 'moved')",
+    "made": "open('new', 'w').write('x'); os.makedirs('out/deep'); open('out/deep/log', 'a').write('x'); os.symlink('new', 'l')",
+    "made, renamed": "os.mkdir('tmp-1'); open('tmp-1/w', 'w').write('x'); os.rename('tmp-1', 'checkpoint-1')",
+    "from a forked child": "p = os.fork() or (open('mine.txt', 'w').write('x'), os._exit(0)); os.waitpid(p, 0)",
+    "from another Python": "subprocess.run([sys.executable, '-c', 'open(\"mine.txt\", \"w\").write(\"x\")'], check=True)",
+}
+HEAD = "import os, pathlib, shutil, subprocess, sys\n"
+
+
+def state(folder: Path) -> dict[str, object]:
+    """Everything below ``folder`` but the sessions: contents, modes, times of files."""
+    found: dict[str, object] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if name.startswith(("session", "job", "fake")):
+            continue
+        stat = path.lstat()
+        found[name] = (stat.st_mode, None if path.is_dir() else (hashlib.sha256(path.read_bytes()).hexdigest(), stat.st_mtime_ns))
+    return found
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "mine.txt").write_text("the user's own\n" * 3)
+    (tmp_path / "mine.txt").chmod(0o640)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "other").write_text("another")
+    (tmp_path / "empty").write_text("")
+    return tmp_path
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_everything_is_again_what_it_was(make_session, home, way):
+    before = state(home)
+    session = make_session(HEAD + WAYS[way] + "\nopen('done', 'w').close()", keep=())
+    wait_for((home / "done").exists)
+    assert state(home) != before, "the job must have found the files it wrote"
+    session.close()
+    assert state(home) == before
+    assert session.outcome is not None and not session.outcome["failed"] and not session.outcome["unkept"]
+    assert session.outcome["restored"] or session.outcome["removed"]
+    assert not session.paths.written.exists()
+
+
+def test_the_job_finds_what_it_wrote_itself(make_session, home):
+    """A checkpoint written in two steps, listed, loaded again and rotated: nothing of that may notice anything."""
+    job = HEAD + """
+for number in range(3):
+    open(f'ckpt-{number}.tmp', 'w').write(str(number))
+    os.replace(f'ckpt-{number}.tmp', f'ckpt-{number}')
+    assert open(f'ckpt-{number}').read() == str(number)
+    if number:
+        os.remove(f'ckpt-{number - 1}')
+assert sorted(n for n in os.listdir('.') if n.startswith('ckpt')) == ['ckpt-2']
+assert open('mine.txt').read().startswith('the user')
+os.rename('mine.txt', 'mine.bak'); open('mine.txt', 'w').write('x')
+assert open('mine.bak').read().startswith('the user') and open('mine.txt').read() == 'x'
+open('done', 'w').close()
+"""
+    before = state(home)
+    session = make_session(job, keep=())
+    wait_for((home / "done").exists)
+    assert (home / "ckpt-2").read_text() == "2"
+    session.close()
+    assert state(home) == before
+
+
+def test_two_processes_that_overwrite_one_file_at_once(make_session, home):
+    job = HEAD + """
+children = []
+for _ in range(6):
+    child = os.fork()
+    if not child:
+        for _ in range(20):
+            open('mine.txt', 'w').write('theirs'); open('empty', 'a').write('x')
+        os._exit(0)
+    children.append(child)
+[os.waitpid(c, 0) for c in children]
+open('done', 'w').close()
+"""
+    before = state(home)
+    session = make_session(job, keep=())
+    wait_for((home / "done").exists)
+    session.close()
+    assert state(home) == before
+
+
+def test_what_the_user_lets_it_write_and_what_libraries_keep_is_left_alone(make_session, home, monkeypatch):
+    cache = home / "library-cache"
+    cache.mkdir()
+    job = HEAD + "open('metrics.jsonl', 'a').write('x'); os.makedirs('data/raw'); open('data/raw/a', 'w').write('x')\n"
+    job += "open('library-cache/b', 'w').write('x'); open('ckpt.pt', 'w').write('x'); open('done', 'w').close()"
+    session = make_session(job, keep=("*.jsonl", "data"), env={"HF_HOME": str(cache)})
+    wait_for((home / "done").exists)
+    session.close()
+    assert (home / "metrics.jsonl").exists() and (home / "data/raw/a").exists() and (cache / "b").exists()
+    assert not (home / "ckpt.pt").exists()
+
+
+def test_data_prepared_before_training_stays_and_outputs_go(make_session, home):
+    job = HEAD + """
+import time
+os.makedirs('data/raw'); open('data/raw/images', 'wb').write(bytes(3 << 20)); open('data/raw/labels', 'wb').write(b'x')
+os.makedirs('out'); open('out/config.json', 'w').write('{}'); open('log.csv', 'w').write('epoch,loss')
+os.makedirs('runs/1'); events = open('runs/1/events', 'wb'); events.write(bytes(3 << 20)); events.flush()
+time.sleep(0.05)
+open(os.path.join(os.path.dirname(os.environ['AUTOTUNE_SESSION']), 'crumbs', f'backward-{os.getpid()}'), 'w').close()
+time.sleep(0.05)
+events.write(b'more'); events.close(); open('out/model', 'wb').write(bytes(2 << 20))
+open('done', 'w').close()
+"""
+    session = make_session(job, keep=())
+    wait_for((home / "done").exists)
+    session.close()
+    assert (home / "data/raw/images").stat().st_size == 3 << 20 and (home / "data/raw/labels").exists()
+    assert not any((home / name).exists() for name in ("out", "log.csv", "runs", "done"))
+    assert session.outcome["prepared"] == [str(home / "data")]
+
+
+def test_nothing_is_put_back_where_the_user_says_so(make_session, home):
+    session = make_session("open('mine.txt', 'w').write('x')\nopen('done', 'w').close()")
+    wait_for((home / "done").exists)
+    session.close()
+    assert (home / "mine.txt").read_text() == "x" and session.outcome is None
+
+
+def test_a_large_file_changed_in_place_is_told_not_copied(make_session, home):
+    with open(home / "memmap.bin", "wb") as file:
+        file.truncate((1 << 30) + 1)  # a hole: takes no room
+    session = make_session("f = open('memmap.bin', 'r+b'); f.write(b'x'); f.close()\nopen('done', 'w').close()", keep=())
+    wait_for((home / "done").exists)
+    session.close()
+    ((path, why),) = session.outcome["unkept"]
+    assert path == str(home / "memmap.bin") and "1024 MiB" in why
+
+
+def test_files_on_another_disk_are_kept_beside_themselves(tmp_path):
+    """In the ledger itself: a session never looks after /dev, which is the second disk that is always there."""
+    shm = Path("/dev/shm")
+    if not shm.is_dir() or shm.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("no second file system here")
+    other = Path(tempfile.mkdtemp(prefix="autotune-test-", dir=shm))
+    try:
+        (other / "ckpt").write_text("good")
+        (tmp_path / "written" / "kept").mkdir(parents=True)
+        (tmp_path / "written" / "places").write_text(Places(str(other), (), (), (), ()).dump())
+        Ledger(str(tmp_path / "written")).opens(str(other / "ckpt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        assert [p.name.startswith(".autotune-kept-") for p in other.iterdir()] == [True]
+        (other / "ckpt").write_text("bad")
+        assert put_back(str(tmp_path))["restored"] == [str(other / "ckpt")]
+        assert [p.name for p in other.iterdir()] == ["ckpt"] and (other / "ckpt").read_text() == "good"
+    finally:
+        shutil.rmtree(other)
+
+
+def test_killed_together_with_its_tuner(home):
+    """The warden puts things back where there is no tuner left to do it."""
+    tuner = f"""
+import sys, time
+sys.path[:0] = {PYTHONPATH.split(os.pathsep)!r}
+from pathlib import Path
+from autotune_trials.paths import SessionPaths
+from autotune_trials.protocol import SessionConfig
+from autotune_trials.session import Session
+job = "open('mine.txt', 'w').write('x'); open('ready', 'w').close()\\nimport time; time.sleep(60)"
+session = Session([sys.executable, '-c', job], Path({str(home)!r}), {{}}, SessionPaths(Path('session')), SessionConfig('live', ''), keep=(), grace_s=0.5)
+session.start()
+print(session.mark, flush=True)
+time.sleep(60)
+"""
+    before = state(home)
+    process = subprocess.Popen([sys.executable, "-c", tuner], cwd=home, stdout=subprocess.PIPE, text=True)
+    mark = process.stdout.readline().strip()
+    wait_for((home / "ready").exists)
+    assert (home / "mine.txt").read_text() == "x"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not gone_within(10.0, mark)
+    wait_for(lambda: (home / "session" / "written.json").exists())
+    assert state(home) == before
+
+
+@pytest.fixture
+def killed(home) -> Path:
+    """A session whose job, warden and tuner are gone at once, as after a power cut: nothing has been put back."""
+    root = home / "session-run" / "sessions" / "0001-live"
+    paths = SessionPaths(root)
+    job = "open('mine.txt', 'w').write('x'); open('ckpt.pt', 'w').write('x'); open('done', 'w').close()"
+    session = Session([sys.executable, "-c", job], home, {}, paths, SessionConfig("live", ""), keep=(), grace_s=0.2)
+    session.start()
+    wait_for((home / "done").exists)
+    shutil.copytree(paths.written, root / "copy", symlinks=True)
+    kept = {p.name: p.read_bytes() for p in (paths.written / "kept").iterdir()}
+    before = {name: (home / name).read_bytes() for name in ("mine.txt", "ckpt.pt")}
+    session.close()
+    shutil.move(root / "copy", paths.written)
+    (root / "written.json").unlink()
+    for name, data in {**before, "done": b""}.items():
+        (home / name).write_bytes(data)
+    assert kept
+    return home
+
+
+def test_after_a_power_cut_the_next_run_puts_things_back(killed):
+    run = killed / "session-run"
+    (found,) = leftovers(str(run))
+    put_back(found, late=True)
+    assert (killed / "mine.txt").read_text().startswith("the user's own") and not (killed / "ckpt.pt").exists()
+    assert leftovers(str(run)) == []
+    (killed / "ckpt.pt").write_text("the user's next training")
+    put_back(found, late=True)
+    assert (killed / "ckpt.pt").read_text() == "the user's next training"
+
+
+def test_what_was_written_since_is_not_touched(killed):
+    """Power comes back, the user trains for days, then tunes again."""
+    run, later = killed / "session-run", time.time() + putting.SILENT_S + 60
+    for name in ("mine.txt", "ckpt.pt"):
+        (killed / name).write_text("days of training")
+        os.utime(killed / name, (later, later))
+    (found,) = leftovers(str(run))
+    outcome = put_back(found, late=True)
+    assert (killed / "ckpt.pt").read_text() == (killed / "mine.txt").read_text() == "days of training"
+    ((path, why, kept),) = outcome["failed"]
+    assert path == str(killed / "mine.txt") and "written again" in why and Path(kept).read_text().startswith("the user's own")
+    assert leftovers(str(run)) == [found], "it is told again until somebody has chosen"
+    Path(kept).unlink()
+    assert put_back(found, late=True)["failed"] == [] and leftovers(str(run)) == []
+
+
+def test_a_file_that_cannot_be_put_back_is_told_with_its_original(make_session, home):
+    session = make_session("open('mine.txt', 'w').write('x')\nopen('done', 'w').close()", keep=())
+    wait_for((home / "done").exists)
+    claims = [p for p in session.paths.written.glob("e-*") if json.loads(p.read_text())["path"] == str(home / "mine.txt")]
+    entry = json.loads(claims[0].read_text())
+    entry["path"] = "/proc/version/mine.txt"  # where nothing can be put
+    claims[0].write_text(json.dumps(entry))
+    session.close()
+    ((path, why, kept),) = session.outcome["failed"]
+    assert path == "/proc/version/mine.txt" and why and Path(kept).read_text().startswith("the user's own")

@@ -1,0 +1,208 @@
+"""Real training jobs that save, resume, log and track, in real sessions: each trial starts as the first did, and nothing of the user's changes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from session_paths import REPO
+from session_waits import wait_for
+
+from autotune.executors.base import FixedRun, SessionFailed
+from autotune.executors.local import LocalExecutor
+from autotune.executors.side_effects import summary
+from autotune.job.spec import JobSpec, SearchSpace, SideEffects
+from autotune_spaces.knobs import create
+from autotune_trials.protocol import Block
+
+RESUMES = """
+import json, os, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+data = TensorDataset(torch.randn(256, 8), torch.randn(256, 1))
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+first = 0
+if os.path.exists("out/ckpt.pt"):
+    state = torch.load("out/ckpt.pt")
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    first = state["step"]
+os.makedirs("out", exist_ok=True)
+log = open("out/log.csv", "a")
+step = first
+while step < first + int(sys.argv[1]):
+    for x, y in DataLoader(data, batch_size=16):
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step += 1
+        log.write(f"{step},{loss.item().hex()}\\n")
+        log.flush()
+        if step % 4 == 0:
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, "out/ckpt.tmp")
+            os.replace("out/ckpt.tmp", "out/ckpt.pt")
+            torch.save(model.state_dict(), "out/best.pt")
+"""
+
+
+def files(folder: Path) -> dict[str, tuple[str, int]]:
+    found = (p for p in sorted(folder.rglob("*")) if p.is_file() and "run" not in p.relative_to(folder).parts)
+    return {str(p.relative_to(folder)): (hashlib.sha256(p.read_bytes()).hexdigest(), p.stat().st_mtime_ns) for p in found}
+
+
+def bare(folder: Path, steps: int) -> list[float]:
+    """Losses the program itself logs when nobody tunes it."""
+    subprocess.run([sys.executable, "train.py", str(steps)], cwd=folder, check=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return [float.fromhex(line.split(",")[1]) for line in (folder / "out/log.csv").read_text().splitlines()]
+
+
+def executor(folder: Path, run: str = "run", **options: object) -> LocalExecutor:
+    spec = JobSpec(
+        "job", (sys.executable, "train.py", "100000"), folder, {"OMP_NUM_THREADS": "1"},
+        SearchSpace("test", (create("num_workers", {}),)), hang_timeout_s=30.0, startup_timeout_s=60.0, **options,
+    )  # fmt: skip
+    return LocalExecutor(spec, folder / run)
+
+
+@pytest.mark.parametrize(
+    "resumed", [pytest.param(True, id="a good checkpoint is there"), pytest.param(False, id="none is there", marks=pytest.mark.slow)]
+)
+def test_every_trial_starts_as_the_first_and_the_users_checkpoint_is_untouched(tmp_path: Path, resumed: bool) -> None:
+    (tmp_path / "train.py").write_text(RESUMES)
+    ground = tmp_path.parent / f"{tmp_path.name}-ground"
+    ground.mkdir()
+    (ground / "train.py").write_text(RESUMES)
+    for folder in (tmp_path, ground) if resumed else ():
+        bare(folder, 48)
+    truth = bare(ground, 32)[-32:][:24]
+    before = files(tmp_path)
+    tuner = executor(tmp_path)
+    if resumed:
+        with tuner.open_live({}) as live:
+            live.measure([Block("b", (), 20)])
+    records = [tuner.run_fixed(FixedRun(config, seed=0, steps=24)) for config in ({}, {"num_workers": 1})]
+    assert files(tmp_path) == before
+    for record in records:
+        assert list(record.losses) == truth
+    written = summary(tmp_path / "run", tmp_path)
+    if resumed:
+        assert set(written.restored) == {"out/best.pt", "out/ckpt.pt", "out/log.csv"} and not written.noticed
+    else:
+        assert written.removed == ("out",) and written.counts["removed"] == 1 and not (tmp_path / "out").exists()
+    assert not written.unkept and not written.failed
+
+
+@pytest.mark.slow
+def test_trials_that_are_not_put_back_resume_from_each_other(tmp_path: Path) -> None:
+    """The trap itself: without it the test above would prove nothing."""
+    (tmp_path / "train.py").write_text(RESUMES)
+    tuner = executor(tmp_path, side_effects=SideEffects(put_back=False))
+    first, second = (tuner.run_fixed(FixedRun({}, seed=0, steps=12)) for _ in range(2))
+    assert first.losses[0] != second.losses[0] and (tmp_path / "out/ckpt.pt").exists()
+
+
+def test_a_file_that_was_changed_unseen_is_told(tmp_path: Path) -> None:
+    program = RESUMES.replace("        if step % 4", "        os.system('echo x >> unseen.log') if step == 3 else None\n        if step % 4")
+    (tmp_path / "train.py").write_text(program)
+    tuner = executor(tmp_path)
+    tuner.run_fixed(FixedRun({}, seed=0, steps=8))
+    assert summary(tmp_path / "run", tmp_path).noticed == ("unseen.log",)
+
+
+@pytest.mark.slow
+def test_a_trial_that_crashes_is_put_back_too(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RESUMES)
+    bare(tmp_path, 12)
+    (tmp_path / "train.py").write_text(RESUMES.replace("        if step % 4", "        assert step != first + 7\n        if step % 4"))
+    before = files(tmp_path)
+    with pytest.raises(SessionFailed):
+        executor(tmp_path).run_fixed(FixedRun({}, seed=0, steps=100))
+    assert files(tmp_path) == before
+
+
+TRACKED = """
+import json, mlflow
+mlflow.set_tracking_uri("http://production.example:5000")
+mlflow.set_experiment("theirs")
+with mlflow.start_run() as run:
+    mlflow.log_metric("loss", 1.0)
+client = mlflow.MlflowClient(tracking_uri="sqlite:///mine.db")
+found = [e.name for e in client.search_experiments()]
+with open("seen.json", "w") as file:
+    json.dump({"uri": mlflow.get_tracking_uri(), "artifacts": run.info.artifact_uri, "found": found}, file)
+open("done", "w").close()
+"""
+
+
+def test_mlflow_of_the_job_stays_in_the_trials_directory_whatever_its_code_says(make_session, tmp_path: Path) -> None:
+    session = make_session(TRACKED, keep=("seen.json",), env={"MLFLOW_DISABLE_TELEMETRY": "true"})
+    wait_for((tmp_path / "done").exists, 60)
+    session.close()
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    store = (session.paths.out / "mlruns").as_uri()
+    assert seen["uri"] == store and seen["artifacts"].startswith(store) and "theirs" in seen["found"]
+    assert not (tmp_path / "mine.db").exists() and not (tmp_path / "mlruns").exists()
+    assert session.paths.agent_log.exists() is False
+
+
+BOARD = """
+import os, sys, torch
+from torch.utils.tensorboard import SummaryWriter
+default, named = SummaryWriter(), SummaryWriter("boards/mine")
+for step in range(3):
+    default.add_scalar("loss", 1.0, step); named.add_scalar("loss", 1.0, step)
+default.flush(); named.flush()
+assert len(os.listdir("runs")) == 1 and len(os.listdir("boards/mine")) == 2
+open("done", "w").close()
+"""
+SAFE = """
+import torch
+from safetensors.torch import save_file
+save_file({"w": torch.ones(3)}, "model.safetensors")
+torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), "model.ts")
+open("done", "w").close()
+"""
+WANDB = """
+import os, wandb
+run = wandb.init(project="theirs", mode="online", dir=".", settings=wandb.Settings(silent=True))
+run.log({"loss": 1.0})
+assert run.offline and run.dir.startswith(os.environ["WANDB_DIR"]), run.dir
+run.finish()
+open("done", "w").close()
+"""
+
+
+def python_with(module: str) -> str:
+    """A Python that has ``module`` and torch: this one, or the one of the compat tests."""
+    for python in filter(None, (sys.executable, os.environ.get("AUTOTUNE_COMPAT_PYTHON"))):
+        if subprocess.run([python, "-c", f"import {module}, torch"], capture_output=True, timeout=120).returncode == 0:
+            return python
+    pytest.skip(f"{module} is not installed; AUTOTUNE_COMPAT_PYTHON names a Python that has it")
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize(("module", "job"), [("tensorboard", BOARD), ("safetensors", SAFE), ("wandb", WANDB)], ids=["tensorboard", "safetensors", "wandb"])
+def test_what_other_libraries_write(make_session, tmp_path: Path, module: str, job: str) -> None:
+    (tmp_path / "boards" / "mine").mkdir(parents=True)
+    (tmp_path / "boards" / "mine" / "events.old").write_text("the user's own")
+    (tmp_path / "model.safetensors").write_bytes(b"good")
+    (tmp_path / "train.py").write_text(job)
+    before = files(tmp_path)
+    path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(REPO / "trials"), str(REPO / "search_spaces")])
+    session = make_session([python_with(module), "train.py"], keep=(), env={"PYTHONPATH": path}, root=tmp_path.parent / f"{tmp_path.name}-session")
+    wait_for(lambda: (tmp_path / "done").exists() or session.command.exit_status is not None, 90)
+    session.close()
+    assert files(tmp_path) == before
+    assert "done" in {Path(path).name for path in session.outcome["removed"]}, session.paths.stderr.read_text()
+    assert not (tmp_path / "runs").exists() and not (tmp_path / "wandb").exists()

@@ -1,0 +1,121 @@
+"""A job that comes to its end while it is measured: the search goes on in the next session, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from replayed import Machine, job, table
+
+from autotune.errors import BaselineError
+from autotune.executors.base import LiveSession, SessionFailed
+from autotune.executors.replay import ReplayTable
+from autotune.journal import Journal
+from autotune.report.terminal import open_progress
+from autotune.stages.bench import Bench
+from autotune.stages.live import BlockFailed, LiveComparison
+from autotune.tracking import open_tracker
+from autotune_spaces.base import Config
+from autotune_trials.protocol import Block, BlockReport
+
+FASTER = {"num_workers": 2}
+
+
+class ShortJob(Machine):
+    """Sessions end after ``steps`` iterations. Remembers in which session each block was measured."""
+
+    def __init__(self, table: ReplayTable, steps: int, how: str = "ended") -> None:
+        super().__init__(table)
+        self.steps, self.how = steps, how
+        self.blocks: list[tuple[int, Config]] = []
+
+    def open_live(self, process_config: Config) -> LiveSession:
+        return _ShortSession(super().open_live(process_config), self)
+
+
+class _ShortSession(LiveSession):
+    def __init__(self, inner: LiveSession, machine: ShortJob) -> None:
+        self._inner, self._machine, self._left = inner, machine, machine.steps
+        self.hello, self.process_config = inner.hello, inner.process_config
+
+    def measure(self, blocks: Sequence[Block]) -> list[BlockReport]:
+        [block] = blocks
+        self._left -= block.iterations + block.min_settle
+        if self._left < 0:
+            raise SessionFailed(self._machine.how, "the command finished by itself")
+        self._machine.blocks.append((len(self._machine.sessions), {c.name: c.value for c in block.knobs}))
+        return self._inner.measure(blocks)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+@contextmanager
+def comparing(folder: Path, machine: ShortJob) -> Iterator[LiveComparison]:
+    journal = Journal(folder / "run" / "journal.jsonl", lambda before: before)
+    with closing(journal), open_progress("quiet", 60.0) as progress:
+        bench = Bench(job(folder), machine, journal, progress, open_tracker(None, "e", folder / "run"), folder / "run")
+        with LiveComparison(bench) as live:
+            yield live
+
+
+@pytest.mark.parametrize("how", ["ended", "crash"])
+def test_every_comparison_is_made_within_one_session(tmp_path: Path, how: str) -> None:
+    """Past the steps it was made for, a job may also fail (a table of learning rates has an end)."""
+    machine = ShortJob(table(), steps=300, how=how)
+    with comparing(tmp_path, machine) as live:
+        live.reference({})
+        found = [live.compare(FASTER, {}) for _ in range(4)]
+    assert all(c.ratio.estimate == pytest.approx(-0.3567, abs=0.03) for c in found)  # log 0.7
+    assert len(machine.sessions) >= 3
+    for session in {number for number, _ in machine.blocks[:-1]}:
+        blocks = [config for number, config in machine.blocks if number == session]
+        assert blocks[0] == {}  # a reference first, whatever was interrupted
+    spent = {number: sum(config == FASTER for n, config in machine.blocks if n == number) for number, _ in machine.blocks}
+    assert sum(count // 2 for count in spent.values()) >= 4  # both blocks of each of the four rounds, side by side
+
+
+def test_blocks_become_as_short_as_the_job_needs(tmp_path: Path) -> None:
+    """44 iterations are wanted, the job has 30."""
+    machine = ShortJob(table(), steps=30)
+    with comparing(tmp_path, machine) as live:
+        live.reference({})
+        found = live.compare(FASTER, {})
+    assert found.ratio.estimate == pytest.approx(-0.3567, abs=0.1)
+
+
+def test_a_job_too_short_for_any_block_says_so(tmp_path: Path) -> None:
+    with comparing(tmp_path, ShortJob(table(), steps=9)) as live, pytest.raises(BaselineError, match="ends before one block"):
+        live.reference({})
+
+
+def test_a_candidate_that_outlasts_the_job_costs_the_trial_and_not_the_run(tmp_path: Path) -> None:
+    class Longer(ShortJob):
+        def report(self, block: Block, config: Config) -> BlockReport:
+            if config:
+                raise SessionFailed("ended", "the command finished by itself")
+            return super().report(block, config)
+
+    machine = Longer(table(), steps=10_000)
+    with comparing(tmp_path, machine) as live:
+        live.reference({})
+        with pytest.raises(BlockFailed, match="ends before one block"):
+            live.compare(FASTER, {})
+        assert live.reference({}) > 0
+
+
+def test_a_candidate_that_crashes_is_tried_once_in_a_fresh_session(tmp_path: Path) -> None:
+    class Crashing(ShortJob):
+        def report(self, block: Block, config: Config) -> BlockReport:
+            if config:
+                raise SessionFailed("crash", "exit code 1")
+            return super().report(block, config)
+
+    machine = Crashing(table(), steps=10_000)
+    with comparing(tmp_path, machine) as live:
+        live.reference({})
+        with pytest.raises(BlockFailed, match="crash"):
+            live.compare(FASTER, {})
+    assert len(machine.sessions) == 2

@@ -1,0 +1,158 @@
+"""Which of the batches that were fetched an iteration trained on.
+
+Some loops fetch ahead. accelerate (and so the Trainer of transformers) holds one batch back, to know the last of an epoch
+when it gives it out; the first iteration then sees two batches, and the last of an epoch none:
+
+    fetched   b0 b1 │ b2 │ b3 │ … │ end │ b0' b1' │ …          ahead = 1: what the first iteration fetched more than the second
+    trained   b0    │ b1 │ b2 │ … │ bn  │ b0'     │ …
+
+Batches that only went through an evaluation (on the training loader itself, as graph examples do) were trained on by none. Of
+several loaders walked together the training loader's batch stands for all; where loaders take turns, each batch counts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Batch(NamedTuple):
+    """One batch as it was fetched."""
+
+    loader: Any
+    mark: Any  # of the iterator it came from
+    samples: float | None  # None: it was only evaluated
+    wait_s: float
+    turnover_s: float | None
+
+
+class Trained(NamedTuple):
+    """What one iteration trained on."""
+
+    samples: float
+    counted: bool  # a batch of the training loader was fetched, or had been
+    wait_s: float
+    turnovers_s: tuple[float, ...]
+    first_fetched_ahead: float  # samples the very first iteration was credited with, and this one trained on
+    in_turn: bool  # on a batch of another loader than usual: loaders take turns
+
+
+class Consumption:
+    """Batches of the running iteration, and those held back from earlier ones."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self._held: deque[float] = deque()  # samples of batches fetched, and not trained on yet
+        self._ahead = 0  # batches the loop holds back
+        self._iterations = 0
+        self._mark: Any = None  # of the iterator that training draws from
+        self._ended: Any = None  # mark of an iterator that has nothing left
+        self._evaluated = self._trained = False  # since the last batch
+
+    @property
+    def evaluated(self) -> bool:
+        """The latest batch has met an evaluation."""
+        return self._evaluated
+
+    @property
+    def evaluating(self) -> bool:
+        """The latest batch has met an evaluation, and no training."""
+        return self._evaluated and not self._trained
+
+    @property
+    def untouched(self) -> bool:
+        """The latest batch has met neither."""
+        return bool(self.batches) and not self._evaluated and not self._trained
+
+    def go_on_with_first(self) -> None:
+        """The first iteration, just taken, is not over."""
+        self._iterations = 0
+
+    def start_over(self) -> None:
+        """The next iteration is the first."""
+        self._held.clear()
+        self._ahead = self._iterations = 0
+
+    def fetch(self, loader: Any, mark: Any, samples: float, wait_s: float, turnover_s: float | None) -> None:
+        """The job has been given a batch; ``mark`` identifies the iterator."""
+        if self._evaluated:
+            self._settle()
+        self._evaluated = self._trained = False
+        if mark is self._ended:
+            self._ended = None  # a stretched epoch goes on
+        self.batches.append(Batch(loader, mark, samples, wait_s, turnover_s))
+
+    def drop_others(self, mark: Any) -> None:
+        """Batches of other iterators than ``mark``'s were for something that was thrown away."""
+        self.batches = [b if b.mark is mark else b._replace(samples=None) for b in self.batches]
+
+    def evaluate(self) -> None:
+        """A module is called without gradients."""
+        self._evaluated = True
+
+    def train(self) -> None:
+        """A module is called in training, or backward runs."""
+        self._trained = True
+
+    def end_epoch(self, mark: Any, trained: bool) -> None:
+        """The iterator of ``mark`` has nothing left; ``trained``: a backward ran since the job began."""
+        self._settle()
+        self._ended = mark
+        if not trained:  # a whole pass over the data before training: statistics, a first evaluation
+            self.batches = [b._replace(samples=None) if b.mark is mark else b for b in self.batches]
+
+    def take(self, is_other: Callable[[Any], bool]) -> Trained:
+        """The iteration ends. ``is_other``: whether a loader is known not to be the training one."""
+        alone = self._trained and not self._evaluated
+        self._settle()
+        batches, self.batches = self.batches, []
+        wait_s = sum(b.wait_s for b in batches)
+        mine = [b for b in batches if not is_other(b.loader)]
+        in_turn = alone and bool(batches) and not mine
+        mine = batches[-1:] if in_turn else mine
+        turnovers = tuple(b.turnover_s for b in mine if b.turnover_s is not None)
+        before = len(self._held)
+        counted = bool(before or any(b.samples is not None for b in mine))
+        same = self._take_in([b for b in mine if b.samples is not None])
+        correction = self._learn(before, same) if self._iterations == 1 else 0.0
+        self._iterations += 1
+        return Trained(self._consume(), counted, wait_s, turnovers, correction, in_turn)
+
+    def _settle(self) -> None:
+        """The last batch met an evaluation and no training."""
+        if self._evaluated and not self._trained and self.batches:
+            self.batches[-1] = self.batches[-1]._replace(samples=None)
+        self._evaluated = False
+
+    def _take_in(self, batches: list[Batch]) -> bool:
+        """Queue new batches up; False if they come from another iterator than those held back."""
+        same = True
+        for batch in batches:
+            if batch.mark is not self._mark:
+                same = same and self._mark is None
+                if self._ahead and self._mark is not self._ended:
+                    self._held.clear()  # the loop left its iterator, and what it held back of it
+                self._mark = batch.mark
+            self._held.append(batch.samples or 0.0)
+        return same
+
+    def _learn(self, first: int, same: bool) -> float:
+        """In the second iteration: how many batches of the first, all of which it was credited with, were fetched ahead."""
+        second = len(self._held) - first
+        if not same or second <= 0 or self._mark is self._ended:
+            second = first
+        self._ahead = max(0, first - second)
+        for _ in range(min(first, first - self._ahead)):
+            self._held.popleft()  # credited, and trained on
+        return sum(list(self._held)[: self._ahead])
+
+    def _consume(self) -> float:
+        held = self._held
+        if self._iterations == 1:
+            return sum(held)  # all of it, until the second iteration shows what was fetched ahead; kept for _learn
+        keep = 0 if self._mark is self._ended else self._ahead
+        samples = 0.0
+        while len(held) > keep:
+            samples += held.popleft()
+        return samples

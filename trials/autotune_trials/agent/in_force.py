@@ -1,0 +1,28 @@
+"""What the job runs with, read back from its own objects: the proof that a knob was applied, and not only asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def in_force(agent: Any) -> dict[str, Any]:
+    """As JSON data: the loader that feeds training (None: there is none), threads, optimizers, autocast, compiled graphs."""
+    live, hooks = agent.live, agent.loader_hooks
+    return {
+        "loader": hooks.source_in_force() if hooks is not None else None,
+        "intra_op_threads": int(agent.torch.get_num_threads()),
+        "optimizers": [_implementation(optimizer) for optimizer in live.optimizers],
+        "autocast": "off" if live.autocast.dtype is None else str(live.autocast.dtype).removeprefix("torch."),
+        "autocast_regions": live.autocast.entered,
+        "compiled_graphs": sum(entry.compiled_graphs() for entry in live.entries if entry.compiled),
+    }
+
+
+def _implementation(optimizer: Any) -> str:
+    """By the flags of the first group, which is where torch looks."""
+    group = optimizer.param_groups[0] if optimizer.param_groups else {}
+    if group.get("fused"):
+        return "fused"
+    if group.get("foreach"):
+        return "foreach"
+    return "for-loop" if group.get("foreach") is False else "default"

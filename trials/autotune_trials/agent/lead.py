@@ -1,0 +1,58 @@
+"""Which optimizer's step ends an iteration, where a job has several.
+
+    critic.step()  generator.step()  │ critic.step()  generator.step()  │ …      in turns: the last of the turn ends it
+    critic.step()  │ critic.step()  │ critic.step()  generator.step()  │ …       in no fixed turn: the first that stepped does
+
+The turn is what steps until the first one steps again. If a later turn differs, the first one leads from then on, and another only
+once that one has fallen silent (a job that trains in phases).
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+SILENT = 50  # steps of other optimizers after which the lead is taken for gone
+
+
+class Lead:
+    """Asked at every optimizer step."""
+
+    def __init__(self) -> None:
+        self._turn: list[weakref.ref[Any]] = []
+        self._complete = self._broken = False
+        self._next = 0  # place in the turn that is due
+        self._lead: weakref.ref[Any] | None = None  # once the turn is broken
+        self._silent = 0
+
+    def ends_iteration(self, stepping: Any) -> bool:
+        """Whether the iteration ends with this step of ``stepping``."""
+        if self._broken:
+            return self._is_lead(stepping)
+        if not self._complete:
+            if all(known() is not stepping for known in self._turn):
+                self._turn.append(weakref.ref(stepping))
+                return True
+            self._complete = True
+        due = self._turn[self._next]
+        if due() is not stepping:
+            self._broken, self._lead = True, self._turn[0]
+            return self._is_lead(stepping)
+        self._next = (self._next + 1) % len(self._turn)
+        return self._next == 0
+
+    @property
+    def same_turn(self) -> bool:
+        """Whether the step just judged belongs to the turn whose end the one before it was taken for."""
+        return not self._complete and not self._broken and len(self._turn) > 1
+
+    def _is_lead(self, stepping: Any) -> bool:
+        lead = self._lead() if self._lead is not None else None
+        if lead is stepping:
+            self._silent = 0
+            return True
+        self._silent += 1
+        if lead is None or self._silent > SILENT:
+            self._lead, self._silent = weakref.ref(stepping), 0
+            return True
+        return False

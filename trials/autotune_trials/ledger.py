@@ -1,0 +1,281 @@
+"""What a trial writes outside its own directory, noted before it happens, so that it can be put back afterwards.
+
+    the job is about to …            noted as    what is kept                              put_back.py then
+    write a file that is not there   made        nothing                                   removes it
+    overwrite a file                 moved       the file itself, renamed out of the way   renames it back
+    append to a file                 grown       its length                                cuts it off there
+    change a file in place           copied      a copy, up to a gibibyte                  moves the copy back
+    remove or replace a file         linked      a second name for it                      moves that back
+    rename a directory               renamed     both names                                renames it back
+    remove a directory               folder      its mode                                  makes it again
+    (none of this can be done)       unkept      nothing                                   says so
+
+Nothing is copied where a rename or a link will do: a checkpoint of ten gigabytes costs what a small file costs. A path is
+claimed by whoever touches it first, in any process of the session (ranks, DataLoader workers), with a file that only one
+can create; what happens to the path after that does not matter, because all that counts is what was there before.
+
+    <session>/written/places      what is looked after and what is not (see Places)
+    <session>/written/e-…         one claim each: JSON, see put_back.py
+    <session>/written/kept/…      files moved, linked or copied
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from autotune_trials.places import Places
+
+COPY_BYTES = 1 << 30  # a larger file that is changed in place is not copied: it would cost the trial seconds, and the disk its room
+WAIT_S = 2.0  # for another process that has claimed the same file and is moving it
+GROWS, WHOLE = 1, 2  # how much of a path a claim keeps: its beginning, everything
+BESIDE = ".autotune-kept-"  # where a file lies on another disk than the session, its original stays in its own directory
+
+
+class Ledger:
+    """The claims of one process. Its methods are called before the job does what they are named after.
+
+    Raises:
+        OSError: something could not be noted; the job's own call will go on.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        with open(os.path.join(directory, "places"), encoding="utf-8", errors="surrogateescape") as file:
+            self.places = Places.load(file.read()).with_caches(sys.prefix, sys.base_prefix)
+        self._seen: dict[str, int] = {}  # path -> how much of it is kept
+        self._made: set[str] = set()  # directories this session made: nothing inside needs noting
+        self._old: set[str] = {os.sep}  # directories that were there before, and so are all above them
+        self._count = 0
+
+    # ------------------------------------------------------------------ what the job is about to do
+
+    def opens(self, path: str, flags: int, checkpoint: bool = False) -> None:
+        """Open ``path`` (absolute, resolved) for writing with ``flags`` of os.open."""
+        if not self.places.holds(path, checkpoint):
+            return
+        stat = _stat(path)
+        if stat is None:
+            self._makes(path, checkpoint)
+        elif not _opens_old(path, stat, flags) or (self._inside_made(path) and not checkpoint):
+            return
+        elif flags & os.O_APPEND or stat.st_size == 0:
+            self._claim(path, GROWS, checkpoint, "grown", stat)
+        elif self._seen.get(path, 0) < WHOLE:
+            anew = flags & os.O_TRUNC and flags & os.O_CREAT
+            self._claim(path, WHOLE, checkpoint, "moved" if anew else "copied", stat)
+        elif stat.st_nlink > 1 and flags & os.O_TRUNC and flags & os.O_CREAT:
+            os.unlink(path)  # its other name may be what we keep
+
+    def removes(self, path: str) -> None:
+        """Remove the file ``path``, or put another in its place."""
+        if self.places.holds(path) and not self._inside_made(path):
+            stat = _stat(path, follow=False)
+            if stat is not None and not _is_directory(stat):
+                self._claim(path, WHOLE, False, "linked", stat)
+
+    def renames(self, source: str, target: str) -> None:
+        """Rename ``source`` to ``target``."""
+        stat = _stat(source, follow=False)
+        if stat is None:
+            return
+        if _is_directory(stat):
+            if not self.places.holds(source) or self._inside_made(source) or not self._claim(source, WHOLE, False, "renamed", stat, to=target):
+                self.makes_directory(target)
+            return
+        self.removes(source)
+        self.makes(target)
+        self.removes(target)
+
+    def makes(self, path: str) -> None:
+        """Make something at ``path`` that is no directory, if nothing is there."""
+        if self.places.holds(path) and _stat(path, follow=False) is None:
+            self._makes(path, False)
+
+    def makes_directory(self, path: str) -> None:
+        """Make the directory ``path``."""
+        if self.places.holds(path) and _stat(path, follow=False) is None:
+            self._old.discard(path)
+            self._makes(path, False)
+
+    def removes_directory(self, path: str) -> None:
+        """Remove the empty directory ``path``."""
+        stat = _stat(path, follow=False)
+        if stat is not None and self.places.holds(path) and not self._inside_made(path):
+            self._claim(path, WHOLE, False, "folder", stat)
+
+    # ------------------------------------------------------------------ claims
+
+    def _makes(self, path: str, checkpoint: bool) -> None:
+        if checkpoint or not self._inside_made(path):
+            self._claim(path, WHOLE, checkpoint, "made", None)
+
+    def _inside_made(self, path: str) -> bool:
+        """Whether a directory above ``path`` was made in this session, by any of its processes."""
+        folder = os.path.dirname(path)
+        while folder not in self._old:
+            if folder in self._made or self._read(f"e-{_digest(folder)}-{WHOLE}").get("kind") == "made":
+                self._made.add(folder)
+                return True
+            self._old.add(folder)
+            folder = os.path.dirname(folder)
+        return False
+
+    def _claim(self, path: str, level: int, checkpoint: bool, kind: str, stat: Any, to: str = "") -> bool:
+        """Note ``path`` as it is now; False if it has been noted before."""
+        if self._seen.get(path, 0) >= level:
+            return False
+        name = f"{_digest(path)}-{level}"
+        entry = {"kind": kind, "path": path, "to": to, "at": time.time_ns(), "checkpoint": checkpoint}
+        if stat is not None:
+            entry |= {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "mode": stat.st_mode & 0o7777, "ino": stat.st_ino, "dev": stat.st_dev}
+        if kind in ("moved", "linked", "copied"):
+            entry["kept"] = self._place_for(path, name, stat)
+        mine = self._publish(f"e-{name}", entry, durable="kept" in entry)
+        if mine:
+            self._keep(entry, name)
+        elif "kept" in entry:
+            self._wait_for_the_other(self._read(f"e-{name}"))
+        self._seen[path] = level
+        return mine
+
+    def _place_for(self, path: str, name: str, stat: Any) -> str:
+        """Where the original goes: into the session's directory, or beside itself if that lies on another disk."""
+        kept = os.path.join(self.directory, "kept")
+        if os.stat(kept).st_dev == os.lstat(os.path.dirname(path)).st_dev:
+            return os.path.join(kept, name)
+        return os.path.join(os.path.dirname(path), f"{BESIDE}{name}")
+
+    def _publish(self, name: str, entry: dict[str, Any], durable: bool) -> bool:
+        """Write the claim ``name``, whole or not at all; False if it is another's already."""
+        import json
+
+        self._count += 1
+        temporary = os.path.join(self.directory, f".{os.getpid()}-{self._count}")
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(entry, file)
+            if durable:  # a power cut must not leave a moved file without word of where it is
+                file.flush()
+                os.fsync(file.fileno())
+        mine = _take_name(temporary, os.path.join(self.directory, name))
+        if mine and durable:
+            _flush_directory(self.directory)
+        return mine
+
+    def _keep(self, entry: dict[str, Any], name: str) -> None:
+        """Bring the original to safety. What cannot be kept one way is kept another, or said not to be."""
+        path, kept = entry["path"], entry.get("kept", "")
+        ways = _WAYS.get(entry["kind"], ())
+        trouble: OSError | None = None
+        for way in ways:
+            try:
+                way(path, kept)
+                return
+            except OSError as error:
+                trouble = error
+        if trouble is not None:
+            self._publish(f"u-{name}", {**entry, "kind": "unkept", "why": trouble.strerror or str(trouble)}, durable=False)
+
+    def _wait_for_the_other(self, entry: dict[str, Any]) -> None:
+        """Another process brings this very file to safety: until it has, opening it would spoil the original."""
+        deadline = time.monotonic() + WAIT_S
+        while "kept" in entry and not os.path.lexists(entry["kept"]) and time.monotonic() < deadline:
+            now = _stat(entry["path"], follow=False)
+            if now is None or now.st_ino != entry["ino"]:
+                return
+            time.sleep(0.001)
+
+    def _read(self, name: str) -> dict[str, Any]:
+        """The claim ``name``, {} if there is none."""
+        import json
+
+        try:
+            with open(os.path.join(self.directory, name), encoding="utf-8") as file:
+                entry: dict[str, Any] = json.load(file)
+        except OSError:
+            return {}
+        return entry
+
+
+def _stat(path: str, follow: bool = True) -> Any:
+    try:
+        return os.stat(path, follow_symlinks=follow)
+    except (OSError, ValueError):
+        return None
+
+
+def _opens_old(path: str, stat: Any, flags: int) -> bool:
+    """Whether opening will succeed and find the file that is there."""
+    return _is_regular(stat) and not (flags & os.O_EXCL and flags & os.O_CREAT) and os.access(path, os.W_OK)
+
+
+def _is_regular(stat: Any) -> bool:
+    return bool(stat.st_mode & 0o170000 == 0o100000)
+
+
+def _is_directory(stat: Any) -> bool:
+    return bool(stat.st_mode & 0o170000 == 0o040000)
+
+
+def _digest(path: str) -> str:
+    import hashlib
+
+    return hashlib.blake2b(os.fsencode(path), digest_size=12).hexdigest()
+
+
+def _take_name(temporary: str, name: str) -> bool:
+    """Give the file ``temporary`` its final name, unless that is taken."""
+    try:
+        os.link(temporary, name)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without links
+        if os.path.exists(name):
+            return False
+        os.rename(temporary, name)
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+    return True
+
+
+def _flush_directory(path: str) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _link(path: str, kept: str) -> None:
+    os.link(path, kept, follow_symlinks=False)
+
+
+def _copy(path: str, kept: str) -> None:
+    """A copy beside a temporary name first, so that a half copy is never taken for the original.
+
+    Raises:
+        OSError: too large, or no room.
+    """
+    import errno
+    import shutil
+
+    if os.path.islink(path):
+        os.symlink(os.readlink(path), kept)
+        return
+    if os.stat(path).st_size > COPY_BYTES:
+        raise OSError(errno.EFBIG, f"larger than {COPY_BYTES >> 20} MiB and changed in place")
+    half = kept + ".half"
+    try:
+        shutil.copy2(path, half)
+        os.rename(half, kept)
+    finally:
+        if os.path.exists(half):
+            os.unlink(half)
+
+
+# Tried in order: what a disk or a directory's mode does not allow is copied.
+_WAYS: dict[str, tuple[Callable[[str, str], None], ...]] = {"moved": (os.rename, _copy), "linked": (_link, _copy), "copied": (_copy,)}

@@ -1,0 +1,254 @@
+"""After a trial: what it changed is put back, what it made is removed. The other half of ledger.py.
+
+    entries, last first ──▶ put back ──▶ written.json: restored, removed, prepared, unkept, failed
+
+Run by the tuner when a session ends; by the warden if the tuner is gone; by the next run over the same directory if both were
+killed. That may be days later: what was written after the session's last sign of life is somebody else's then, and left alone.
+An entry that has been dealt with is deleted. Standard library only, and nothing of ours imported: the warden starts this file by
+its name.
+
+What the job prepares before it trains (a data set it downloads, tokenizes, unpacks) stays, or every trial would do it again: files
+of a mebibyte and more in all that were written before the first backward call, not touched after it, and are no checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from typing import Any
+
+PREPARED_BYTES = 1 << 20  # less is a settings file or a log's first lines, and is made again in no time
+OUTCOME = "written.json"
+SILENT_S = 120.0  # a job may write a file this long after anything else was heard of it
+
+Outcome = dict[str, list[Any]]
+
+
+def put_back(session: str, late: bool = False) -> Outcome:
+    """Put back what the session in this directory changed. Its processes must have ended.
+
+    Args:
+        late: some time has passed since.
+
+    Returns (and leaves in ``written.json``):
+        restored: paths of the user's files that are again what they were
+        removed: paths that were made and are gone
+        prepared: paths that were made and stay, see the module
+        unkept: [path, why] of files that were changed and could not be kept
+        failed: [path, why, where the original lies] of files that could not be put back
+    """
+    done = _outcome_of(session)
+    if done is not None:
+        return done
+    ledger = os.path.join(session, "written")
+    outcome: Outcome = {"restored": [], "removed": [], "prepared": [], "unkept": [], "failed": []}
+    entries = _entries(ledger)
+    checkpoints = {e["path"] for e in entries if e["checkpoint"]}
+    trained = _training_began(os.path.join(session, "crumbs"))
+    made = {e["path"] for e in entries if e["kind"] == "made"}
+    limit = _last_sign(session) + SILENT_S if late else None
+    for entry in sorted(entries, key=lambda e: -e["at"]):
+        try:
+            if entry["kind"] != "made" or not _inside(entry["path"], made):  # a directory stays or goes as a whole
+                if limit is None or not _rewritten(entry, limit):
+                    _undo(entry, outcome, trained, checkpoints)
+            os.unlink(entry["file"])
+        except OSError as error:
+            why = f"{type(error).__name__}: {error.strerror or error}"
+            outcome["failed"].append([entry["path"], why, entry.get("kept", "")])
+    changed = {path for path, *_ in outcome["unkept"] + outcome["failed"]}
+    outcome["restored"] = sorted(p for p in set(outcome["restored"]) if p not in changed)
+    _save(session, outcome)
+    if not outcome["failed"]:
+        shutil.rmtree(ledger, ignore_errors=True)
+    return outcome
+
+
+def leftovers(run_dir: str) -> list[str]:
+    """Sessions below ``run_dir`` whose changes were not put back, or not all: tuner and warden were both killed, the disk was full."""
+    sessions = os.path.join(run_dir, "sessions")
+    try:
+        names = sorted(os.listdir(sessions), reverse=True)  # the last first, as within a session
+    except OSError:
+        return []
+    found = [os.path.join(sessions, name) for name in names]
+    return [s for s in found if os.path.isdir(os.path.join(s, "written"))]
+
+
+# ---------------------------------------------------------------------------------------------------- one entry
+
+
+def _undo(entry: dict[str, Any], outcome: Outcome, trained: float | None, checkpoints: set[str]) -> None:
+    kind, path = entry["kind"], entry["path"]
+    if kind == "made":
+        if not os.path.lexists(path):
+            return
+        if _prepared(path, trained, checkpoints):
+            outcome["prepared"].append(path)
+        else:
+            _remove(path)
+            outcome["removed"].append(path)
+    elif kind == "grown":
+        _cut(path, entry, outcome)
+    elif kind in ("moved", "linked", "copied"):
+        _return_original(path, entry, outcome)
+    elif kind == "renamed":
+        if os.path.lexists(entry["to"]):
+            os.rename(entry["to"], path)
+            outcome["restored"].append(path)
+    elif kind == "folder":
+        if not os.path.isdir(path):
+            os.makedirs(path, mode=entry["mode"])
+            outcome["restored"].append(path)
+    elif kind == "spoilt" and os.path.lexists(entry["kept"]):
+        raise OSError("what was noted of it cannot be read; its original is still there")
+    elif kind == "unkept":
+        outcome["unkept"].append([path, entry["why"]])
+
+
+def _return_original(path: str, entry: dict[str, Any], outcome: Outcome) -> None:
+    kept = entry["kept"]
+    if not os.path.lexists(kept):  # never taken away: the job was killed before, or it is told as "unkept"
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    if os.path.lexists(path) and os.path.samestat(os.lstat(path), os.lstat(kept)):
+        os.unlink(kept)  # rename(2) does nothing where both names are one file
+        return
+    try:
+        os.replace(kept, path)
+    except PermissionError:  # a file that may be written in a directory that may not
+        shutil.copyfile(kept, path)
+        shutil.copystat(kept, path)
+        os.unlink(kept)
+    outcome["restored"].append(path)
+
+
+def _cut(path: str, entry: dict[str, Any], outcome: Outcome) -> None:
+    stat = os.stat(path)
+    if stat.st_size > entry["size"]:
+        os.truncate(path, entry["size"])
+        os.utime(path, ns=(stat.st_atime_ns, entry["mtime_ns"]))
+        outcome["restored"].append(path)
+    elif stat.st_size < entry["size"]:
+        raise OSError(f"it was {entry['size']} bytes long and is {stat.st_size} now")
+
+
+def _prepared(path: str, trained: float | None, checkpoints: set[str]) -> bool:
+    """Whether what lies at ``path`` was prepared for training rather than made by it."""
+    if trained is None:
+        return False
+    total = 0
+    for file in _files(path):
+        stat = os.lstat(file)
+        if file in checkpoints or stat.st_mtime >= trained:
+            return False
+        total += stat.st_size
+    return total >= PREPARED_BYTES
+
+
+def _inside(path: str, folders: set[str]) -> bool:
+    folder = os.path.dirname(path)
+    while folder not in folders and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    return folder in folders
+
+
+def _files(path: str) -> list[str]:
+    if not os.path.isdir(path) or os.path.islink(path):
+        return [path]
+    return [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
+
+
+# ---------------------------------------------------------------------------------------------------- files
+
+
+def _entries(ledger: str) -> list[dict[str, Any]]:
+    found = []
+    try:
+        names = os.listdir(ledger)
+    except OSError:
+        return []
+    for name in names:
+        if name.startswith(("e-", "u-")):
+            entry = _entry(os.path.join(ledger, name))
+            if "kept" in entry and os.path.basename(os.path.dirname(entry["kept"])) == "kept":  # the run may have been moved
+                entry["kept"] = os.path.join(ledger, "kept", os.path.basename(entry["kept"]))
+            found.append(entry)
+    return found
+
+
+def _entry(file: str) -> dict[str, Any]:
+    """One claim. Of one that a power cut has spoilt nothing is known but where its original would be."""
+    try:
+        with open(file, encoding="utf-8") as claim:
+            entry: dict[str, Any] = json.load(claim)
+    except ValueError:
+        kept = os.path.join(os.path.dirname(file), "kept", os.path.basename(file)[2:])
+        entry = {"kind": "spoilt", "path": file, "at": 0, "checkpoint": False, "kept": kept}
+    return {**entry, "file": file}
+
+
+def _last_sign(session: str) -> float:
+    """When this session was last heard of, in seconds since the epoch: its logs, its claims, the run's journal."""
+    places = [session, os.path.join(session, "written"), os.path.join(session, "crumbs")]
+    files = [os.path.join(place, name) for place in places if os.path.isdir(place) for name in os.listdir(place)]
+    files.append(os.path.join(os.path.dirname(os.path.dirname(session)), "journal.jsonl"))
+    return max((os.lstat(file).st_mtime for file in files if os.path.lexists(file)), default=0.0)
+
+
+def _rewritten(entry: dict[str, Any], limit: float) -> bool:
+    """Whether what lies there now was written after the session had ended.
+
+    Raises:
+        OSError: it was, and the original is still kept: a person has to choose.
+    """
+    path = entry["path"]
+    if entry["kind"] not in ("made", "moved", "linked", "copied", "grown") or not os.path.lexists(path):
+        return False
+    if max((os.lstat(file).st_mtime for file in _files(path)), default=0.0) <= limit:
+        return False
+    if os.path.lexists(entry.get("kept", "")):
+        raise OSError("it has been written again since; to keep it as it is now, delete the original")
+    return True
+
+
+def _training_began(crumbs: str) -> float | None:
+    """When the first backward call was made, in seconds since the epoch; None if there was none."""
+    try:
+        names = [name for name in os.listdir(crumbs) if name.startswith("backward-")]
+        return min((os.stat(os.path.join(crumbs, name)).st_mtime for name in names), default=None)
+    except OSError:
+        return None
+
+
+def _outcome_of(session: str) -> Outcome | None:
+    try:
+        with open(os.path.join(session, OUTCOME), encoding="utf-8") as file:
+            done: Outcome = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return None if done["failed"] else done
+
+
+def _save(session: str, outcome: Outcome) -> None:
+    temporary = os.path.join(session, f".{OUTCOME}.{os.getpid()}")
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(outcome, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, os.path.join(session, OUTCOME))
+
+
+if __name__ == "__main__":
+    put_back(sys.argv[1])

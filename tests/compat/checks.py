@@ -18,7 +18,8 @@ from autotune_spaces.facts import JobFacts
 from autotune_trials.protocol import Block, BlockReport, Hello, KnobChoice, Record
 
 SWITCHED = ("num_workers", "batch_size", "amp_dtype", "optimizer_impl", "intra_op_threads", "matmul_precision", "pin_memory", "in_order")
-LISTED = (*SWITCHED, "compile_mode", "channels_last", "prefetch_factor", "persistent_workers")
+TRIED = ("micro_batch_size", "gc")  # the job itself shows whether they apply: they may be refused, with the reason
+LISTED = (*SWITCHED, *TRIED, "compile_mode", "channels_last", "prefetch_factor", "persistent_workers")
 
 
 def seen_as_it_is(program: Program, truth: Truth, hello: Hello, record: Record) -> None:
@@ -76,6 +77,10 @@ def switched_for_real(place: Place) -> Applied:
         asked = {name: values[name] for name in SWITCHED if name in values}
         blocks = [_block("before"), *(_block(name, *_choices(name, value, hello)) for name, value in asked.items()), _block("after")]
         reports = session.run_plan(blocks)
+        tried = [_block(name, KnobChoice(name, values[name])) for name in TRIED if name in values]
+        for report in session.run_plan(tried):
+            if report.error or report.no_effect:
+                withdrawn[report.id] = (report.error or report.no_effect[report.id]).removeprefix("knob: ")
     before, *between, after = reports
     for report in reports:
         assert not report.error and not report.no_effect, report
@@ -85,7 +90,8 @@ def switched_for_real(place: Place) -> Applied:
         _in_force(name, value, report, before, hello.job, regions)
         regions = report.notes["in_force"]["autocast_regions"]
     assert _plain(after) == _plain(before), "the job is as it was"
-    return Applied(hello, asked, withdrawn, tuple(values))
+    kept = {name: value for name, value in values.items() if name not in withdrawn}
+    return Applied(hello, {name: value for name, value in kept.items() if name in (*SWITCHED, *TRIED)}, withdrawn, tuple(kept))
 
 
 def _block(name: str, *choices: KnobChoice) -> Block:

@@ -112,7 +112,10 @@ def applies(row: Mapping[str, Any]) -> str:
 
 
 def withdrawn(row: Mapping[str, Any]) -> str:
-    return "; ".join(f"`{name}`: {why}" for name, why in row.get("knobs", {}).get("withdrawn", {}).items())
+    reasons: dict[str, list[str]] = {}
+    for name, why in row.get("knobs", {}).get("withdrawn", {}).items():
+        reasons.setdefault(why, []).append(f"`{name}`")
+    return "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())
 
 
 def found(row: Mapping[str, Any]) -> str:

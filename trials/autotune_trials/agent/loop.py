@@ -137,6 +137,7 @@ class Agent:
         self._watching_modules = False
         self._held_at_batch = False
         self._begun = False
+        self._pass_begun: tuple[Any, int] = (None, 0)
         self._failing = False
         self.compiles: Any = None  # a CompileLog, in profile runs once something is compiled
         self.knobs: dict[str, Any] = {}
@@ -244,6 +245,8 @@ class Agent:
             log.crumb("loader")
             self.hold_knobs(final=False)
             self._begin()
+        if not self.backwards:
+            self._begin_with(loader)
         if self.live.autocast.inside:
             self.live.autocast.leave()
         if self._is_other(loader):
@@ -261,6 +264,12 @@ class Agent:
             self._begun = True
             self.clock.resume()
             self._begin_range()
+
+    def _begin_with(self, loader: Any) -> None:
+        """No backward yet: what came before this pass over the data (statistics, Lightning's try of the validation) was no training."""
+        if self._pass_begun != (loader, loader.passes):
+            self._pass_begun = (loader, loader.passes)
+            self.clock.resume()
 
     def on_batch(self, loader: Any, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> None:
         if self.stopped:

@@ -113,6 +113,11 @@ class Merging:
             return None
         with _exchanging(entry.module, len(calls) == self._left_in_step()):
             result = self._micro.one_pass(entry, whole)
+        try:
+            self._micro.look_back(entry, result)
+        except Inseparable as reason:
+            self._micro.refuse(str(reason))
+            return None
         made_of = ([sources.handed.batch, *batches], sources.places, sources.constants)
         return MergedGroup(self._torch, whole, result, lengths, made_of, self._backward)
 

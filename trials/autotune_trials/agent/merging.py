@@ -166,8 +166,15 @@ class Merging:
     def abandon(self) -> None:
         """Dissolve the group: what has come back so far goes through the model now, what comes later will then."""
         group, self._group = self._group, None
-        if group is not None:
+        if group is None:
+            return
+        scaler, optimizers = self._agent.live.scaler, self._agent.live.every_optimizer()
+        if scaler is None or self._agent.in_backward:
             group.dissolve()
+            return
+        scaler.before_backward(optimizers)  # the group's gradients are of scaled losses, and this is no backward of the job's
+        group.dissolve()
+        scaler.after_backward(optimizers)
 
     def _backward(self, tensors: list[Any], gradients: list[Any], retain_graph: bool) -> None:
         original = self._agent.patches["autograd.backward"].original  # torch's own: this is no backward of the job's

@@ -155,10 +155,10 @@ class MicroBatch:
                 self._agent.on_job_error(error)
                 raise
 
-    def before_gradients_are_used(self) -> None:
-        """The job is about to clip its gradients."""
+    def before_gradients_are_used(self, what: str) -> None:
+        """The job is about to clip or unscale its gradients; ``what``: the word for it."""
         if self.merging.under_way:
-            self.refuse("the job clips gradients between the batches of a step")
+            self.refuse(f"the job {what} gradients between the batches of a step")
             self.merging.abandon()
 
     def before_step(self) -> None:

@@ -288,6 +288,29 @@ def stepping_early_own_scaler(job: Job) -> None:
                 job._switch()
 
 
+def dropping(job: Job) -> None:
+    """Some batches of a step are thrown away again, with what came before them."""
+    for i, x, y in job.batches():
+        if i % 4 == 0:
+            job.optimizer.zero_grad()
+        job.backward(cross_entropy(job.net(x), y) / 4)
+        if job.steps >= 8 and i % 4 == 1:
+            job.net.zero_grad()
+        if (i + 1) % 4 == 0:
+            job.step()
+
+
+def emptied_late(job: Job) -> None:
+    """Gradients are emptied after forward and before backward, once a step."""
+    for i, x, y in job.batches():
+        loss = cross_entropy(job.net(x), y) / 4
+        if i % 4 == 0:
+            job.optimizer.zero_grad()
+        job.backward(loss)
+        if (i + 1) % 4 == 0:
+            job.step()
+
+
 class _Balanced(torch.autograd.Function):
     """A loss put into the backward of what it is given beside, as mixtures of experts do."""
 
@@ -374,6 +397,8 @@ STYLES: dict[str, tuple[Callable[[Job], None], int, dict[str, Any]]] = {  # name
     "clipping always, scaled": (clipping_always_scaled, 32, {}),
     "stepping early, scaled": (stepping_early_scaled, 32, {}),
     "stepping early, own scaler": (stepping_early_own_scaler, 32, {}),
+    "dropping": (dropping, 32, {}),
+    "emptied late": (emptied_late, 32, {}),
     "balanced": (lambda job: balanced(job, accumulating), 32, {}),
     "balanced split": (balanced, 4, {}),
     "checkpointed split": (checkpointed, 4, {}),

@@ -19,7 +19,7 @@ SAME = pytest.approx
 SPLIT = ("plain split", "uneven split", "accumulating split", "contrastive", "closure", "wrapped split", "own gradients split", "checkpointed split")
 MERGED = (
     "accumulating", "accumulating, half", "accumulating, uneven", "accumulating in workers", "outputs changed in place", "by name", "views",
-    "wrapped", "penalty", "evaluating", "one ahead",
+    "wrapped", "penalty", "evaluating", "one ahead", "emptied late",
 )  # fmt: skip
 LEFT_ALONE = {  # style -> what is said
     "closure, larger": "by a closure",
@@ -38,6 +38,7 @@ LEFT_ALONE = {  # style -> what is said
     "clipping always, scaled": "clips gradients between",
     "stepping early, scaled": "stepped after fewer batches",
     "stepping early, own scaler": "unscales gradients between",
+    "dropping": "drops gradients between",
     "balanced": "adds a loss of the batch as a whole",
     "balanced split": "adds a loss of the batch as a whole",
     "two backwards later": "backward ran more than once",

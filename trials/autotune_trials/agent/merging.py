@@ -62,6 +62,11 @@ class Merging:
         return self._group is not None
 
     @property
+    def has_gradients(self) -> bool:
+        """Backward has reached a batch of a group that has not gone back yet."""
+        return self._group is not None and self._group.has_gradients
+
+    @property
     def why_none(self) -> str:
         """What kept most calls from being merged where there was something to merge them with."""
         alone = f"{self._micro.size} samples hold no two batches that share an optimizer step, with one backward call each"

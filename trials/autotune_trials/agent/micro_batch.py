@@ -156,8 +156,8 @@ class MicroBatch:
                 raise
 
     def before_gradients_are_used(self, what: str) -> None:
-        """The job is about to clip or unscale its gradients; ``what``: the word for it."""
-        if self.merging.under_way:
+        """The job is about to clip, unscale or drop its gradients; ``what``: the word for it."""
+        if self.merging.has_gradients:
             self.refuse(f"the job {what} gradients between the batches of a step")
             self.merging.abandon()
 

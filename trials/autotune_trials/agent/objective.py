@@ -55,8 +55,8 @@ def losses_beside(torch: Any, outputs: list[Any]) -> str:
 
 def _is_number(node: Any, which: int) -> bool:
     following, output = node.next_functions[which]
-    described = getattr(following, "_input_metadata", None)
-    return bool(described) and output < len(described) and math.prod(described[output].shape) == 1
+    described: Any = getattr(following, "_input_metadata", None) or ()
+    return output < len(described) and math.prod(described[output].shape) == 1
 
 
 def _search(pending: list[Any], batch: int) -> str:

@@ -1,4 +1,4 @@
-"""Gradients clipped or unscaled by the job: where batches are computed together, those of all batches so far must be there by then."""
+"""Gradients clipped, unscaled or dropped by the job: where batches are computed together, those of all batches so far must be there by then."""
 
 from __future__ import annotations
 
@@ -29,4 +29,6 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
     for name in FUNCTIONS:
         if hasattr(torch.nn.utils, name):
             patches.add(f"utils.{name}", torch.nn.utils, name, make("clips"))
+    for owner in (torch.optim.Optimizer, torch.nn.Module):
+        patches.add(f"{owner.__name__}.zero_grad", owner, "zero_grad", make("drops"))
     patches.add("GradScaler.unscale_", torch.amp.GradScaler, "unscale_", make("unscales"))  # its step calls it, too

@@ -410,11 +410,11 @@ STYLES: dict[str, tuple[Callable[[Job], None], int, dict[str, Any]]] = {  # name
 def run(name: str, size: int | None) -> dict[str, Any]:
     loop, _, own = STYLES[name]
     passes.clear()
-    agent.knob_failure = ""
+    agent.knobs.failure = ""
     job = Job(lambda: agent.live.set_micro_batch(size), **own)
     loop(job)
     found = {
-        "losses": job.losses, "steps": job.steps, "passes": list(passes), "failure": agent.knob_failure,
+        "losses": job.losses, "steps": job.steps, "passes": list(passes), "failure": agent.knobs.failure,
         "parameters": [p.detach().flatten().tolist() for p in job.net.parameters()],
         "average": [p.flatten().tolist() for p in job.average], "effect": agent.live.micro_batch_effect(),
     }  # fmt: skip

@@ -161,7 +161,7 @@ class Merging:
             self._micro.refuse("the optimizer stepped after fewer batches than before")
         if any(group.came_late() for group in self._finished):
             self._micro.refuse("backward ran more than once on one result of the model")
-            self._agent.on_knob_failure(f"micro_batch_size: {self._micro.refusal}")  # this step lacks a gradient
+            self._agent.knobs.fail(f"micro_batch_size: {self._micro.refusal}")  # this step lacks a gradient
         self._finished.clear()
         if self.calls:
             once = self._agent.backwards - self._backwards == self.calls  # a second one on a batch would find its pass gone

@@ -127,7 +127,7 @@ class Entry:
             if is_out_of_memory(error):
                 raise
             mode, self._mode, self._compiled = self._mode, None, None
-            self._agent.on_knob_failure(f"compile_mode: {mode}: {type(error).__name__}: {str(error)[:300]}")
+            self._agent.knobs.fail(f"compile_mode: {mode}: {type(error).__name__}: {str(error)[:300]}")
             return self.module._call_impl(*args, **kwargs)
         self._proven = True
         return result

@@ -60,15 +60,18 @@ class Ledger:
         stat = _stat(path)
         if stat is None:
             self._makes(path, checkpoint)
-        elif not _opens_old(path, stat, flags) or (self._inside_made(path) and not checkpoint):
             return
-        elif flags & os.O_APPEND or stat.st_size == 0:
+        if not _opens_old(path, stat, flags):
+            return
+        anew = bool(flags & os.O_TRUNC and flags & os.O_CREAT)
+        if stat.st_nlink > 1 and self._may_share_a_kept_file(path):
+            self._part(path, anew)
+        elif self._inside_made(path) and not checkpoint:
+            return
+        elif stat.st_size == 0 or (flags & os.O_APPEND and not _rewrites(flags, stat)):
             self._claim(path, GROWS, checkpoint, "grown", stat)
         elif self._seen.get(path, 0) < WHOLE:
-            anew = flags & os.O_TRUNC and flags & os.O_CREAT
             self._claim(path, WHOLE, checkpoint, "moved" if anew else "copied", stat)
-        elif stat.st_nlink > 1 and flags & os.O_TRUNC and flags & os.O_CREAT:
-            os.unlink(path)  # its other name may be what we keep
 
     def removes(self, path: str) -> None:
         """Remove the file ``path``, or put another in its place."""
@@ -124,12 +127,32 @@ class Ledger:
             folder = os.path.dirname(folder)
         return False
 
+    def _may_share_a_kept_file(self, path: str) -> bool:
+        """Whether a file with several names may be one we keep: the job has renamed it, or tried to remove it."""
+        noted = self._read(f"e-{_digest(path)}-{WHOLE}")
+        return noted["kind"] != "copied" if noted else self._inside_made(path)
+
+    def _part(self, path: str, anew: bool) -> None:
+        """Make ``path`` a file of its own: what is written to it must not reach its other name."""
+        if anew:
+            os.unlink(path)
+            return
+        import shutil
+
+        own = f"{path}{BESIDE}own"
+        try:
+            shutil.copy2(path, own)
+            os.replace(own, path)
+        finally:
+            if os.path.lexists(own):
+                os.unlink(own)
+
     def _claim(self, path: str, level: int, checkpoint: bool, kind: str, stat: Any, to: str = "") -> bool:
         """Note ``path`` as it is now; False if it has been noted before."""
         if self._seen.get(path, 0) >= level:
             return False
         name = f"{_digest(path)}-{level}"
-        entry = {"kind": kind, "path": path, "to": to, "at": time.time_ns(), "checkpoint": checkpoint}
+        entry = {"kind": kind, "path": path, "to": to, "at": time.monotonic_ns(), "checkpoint": checkpoint}
         if stat is not None:
             entry |= {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "mode": stat.st_mode & 0o7777, "ino": stat.st_ino, "dev": stat.st_dev}
         if kind in ("moved", "linked", "copied"):
@@ -152,9 +175,10 @@ class Ledger:
     def _publish(self, name: str, entry: dict[str, Any], durable: bool) -> bool:
         """Write the claim ``name``, whole or not at all; False if it is another's already."""
         import json
+        import threading
 
         self._count += 1
-        temporary = os.path.join(self.directory, f".{os.getpid()}-{self._count}")
+        temporary = os.path.join(self.directory, f".{os.getpid()}-{threading.get_ident()}-{self._count}")
         with open(temporary, "w", encoding="utf-8") as file:
             json.dump(entry, file)
             if durable:  # a power cut must not leave a moved file without word of where it is
@@ -210,6 +234,11 @@ def _stat(path: str, follow: bool = True) -> Any:
 def _opens_old(path: str, stat: Any, flags: int) -> bool:
     """Whether opening will succeed and find the file that is there."""
     return _is_regular(stat) and not (flags & os.O_EXCL and flags & os.O_CREAT) and os.access(path, os.W_OK)
+
+
+def _rewrites(flags: int, stat: Any) -> bool:
+    """Whether what is opened for appending may be read, cut and written anew (``a+``): a table under a lock, say."""
+    return bool(flags & os.O_RDWR and stat.st_size <= COPY_BYTES)
 
 
 def _is_regular(stat: Any) -> bool:

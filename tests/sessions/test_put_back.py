@@ -43,6 +43,10 @@ WAYS = {
     "directory removed": "shutil.rmtree('folder')",
     "directory removed and made anew": "shutil.rmtree('folder'); os.makedirs('folder/deep'); open('folder/other', 'w').write('x')",
     "directory renamed": "os.rename('folder', 'folder.bak'); os.mkdir('folder'); open('folder/new', 'w').write('x')",
+    "directory renamed into a new one, then removed with it": "os.mkdir('t'); os.rename('folder', 't/f'); open('t/f/n', 'w').write('x'); shutil.rmtree('t')",
+    "directory renamed onto a new one, then removed": "os.mkdir('t'); os.rename('folder', 't'); shutil.rmtree('t')",
+    "directory renamed into a new one, which is renamed": "os.mkdir('t'); os.rename('folder', 't/f'); os.rename('t', 'u'); open('u/f/n', 'w').write('x')",
+    "directory rotated twice": "exec(2 * \"shutil.rmtree('o', True); os.rename('folder', 'o'); os.mkdir('folder'); open('folder/n', 'w').write('x');\")",
     "copied over": "shutil.copy('folder/other', 'mine.txt'); shutil.move('folder/other', 'moved')",
     "renamed, then appended to": "os.rename('mine.txt', 'old.txt'); open('old.txt', 'a').write('x')",
     "renamed there and back, then changed": "os.rename('mine.txt', 'o'); os.rename('o', 'mine.txt'); f = open('mine.txt', 'r+'); f.write('XX'); f.close()",
@@ -112,6 +116,15 @@ open('done', 'w').close()
     assert (home / "ckpt-2").read_text() == "2"
     session.close()
     assert state(home) == before
+
+
+def test_a_directory_that_cannot_be_renamed_back_is_not_removed_with_the_one_it_lies_in(make_session, home):
+    job = "import os\nos.mkdir('out'); os.rename('folder', 'out/f'); os.mkdir('folder'); os.system('echo x > folder/unseen')\nopen('done', 'w').close()"
+    session = make_session(job, keep=())
+    wait_for((home / "done").exists)
+    session.close()
+    assert [path for path, *_ in session.outcome["failed"]] == [str(home / "folder"), str(home / "out")]
+    assert (home / "out" / "f" / "other").read_text() == "another"
 
 
 def test_two_processes_that_overwrite_one_file_at_once(make_session, home):

@@ -16,6 +16,7 @@ can create; what happens to the path after that does not matter, because all tha
 
     <session>/written/places      what is looked after and what is not (see Places)
     <session>/written/e-…         one claim each: JSON, see put_back.py
+    <session>/written/t-…         where directories of the user's were renamed to: what is in them is the user's there as well
     <session>/written/kept/…      files moved, linked or copied
 """
 
@@ -27,7 +28,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from autotune_trials.places import Places
+from autotune_trials.places import Places, below
 
 COPY_BYTES = 1 << 30  # a larger file that is changed in place is not copied: it would cost the trial seconds, and the disk its room
 WAIT_S = 2.0  # for another process that has claimed the same file and is moving it
@@ -48,6 +49,7 @@ class Ledger:
             self.places = Places.load(file.read()).with_caches(sys.prefix, sys.base_prefix)
         self._seen: dict[str, int] = {}  # path -> how much of it is kept
         self._made: set[str] = set()  # directories this session made: nothing inside needs noting
+        self._moved: set[str] = set()  # where this process has renamed directories of the user's to
         self._old: set[str] = {os.sep}  # directories that were there before, and so are all above them
         self._count = 0
 
@@ -55,7 +57,7 @@ class Ledger:
 
     def opens(self, path: str, flags: int, checkpoint: bool = False) -> None:
         """Open ``path`` (absolute, resolved) for writing with ``flags`` of os.open."""
-        if not self.places.holds(path, checkpoint):
+        if not self._holds(path, checkpoint):
             return
         stat = _stat(path)
         if stat is None:
@@ -75,7 +77,7 @@ class Ledger:
 
     def removes(self, path: str) -> None:
         """Remove the file ``path``, or put another in its place."""
-        if self.places.holds(path) and not self._inside_made(path):
+        if self._holds(path) and not self._inside_made(path):
             stat = _stat(path, follow=False)
             if stat is not None and not _is_directory(stat):
                 self._claim(path, WHOLE, False, "linked", stat)
@@ -86,28 +88,42 @@ class Ledger:
         if stat is None:
             return
         if _is_directory(stat):
-            if not self.places.holds(source) or self._inside_made(source) or not self._claim(source, WHOLE, False, "renamed", stat, to=target):
-                self.makes_directory(target)
+            if self._holds(source) and not self._inside_made(source) and self._claim(source, WHOLE, False, "renamed", stat, to=target):
+                self._moved.add(target)
+            else:
+                self._moves_made(source, target)
             return
         self.removes(source)
         self.makes(target)
         self.removes(target)
 
+    def _moves_made(self, source: str, target: str) -> None:
+        """A directory that was made here gets another name; what is in it goes with it."""
+        self.makes_directory(target)  # first, so that it is removed last
+        for inner in self._yours_below(source):
+            to = target + inner[len(source) :]
+            if self._claim(inner, WHOLE, False, "renamed", os.lstat(inner), to=to):
+                self._moved.add(to)
+        if self._holds(target) and not self._inside_made(os.path.join(target, "any")):  # a name that a directory of the user's had
+            for folder, folders, names in os.walk(source):
+                for name in folders + names:
+                    self._makes(target + os.path.join(folder, name)[len(source) :], False)
+
     def makes(self, path: str) -> None:
         """Make something at ``path`` that is no directory, if nothing is there."""
-        if self.places.holds(path) and _stat(path, follow=False) is None:
+        if self._holds(path) and _stat(path, follow=False) is None:
             self._makes(path, False)
 
     def makes_directory(self, path: str) -> None:
         """Make the directory ``path``."""
-        if self.places.holds(path) and _stat(path, follow=False) is None:
+        if self._holds(path) and _stat(path, follow=False) is None:
             self._old.discard(path)
             self._makes(path, False)
 
     def removes_directory(self, path: str) -> None:
         """Remove the empty directory ``path``."""
         stat = _stat(path, follow=False)
-        if stat is not None and self.places.holds(path) and not self._inside_made(path):
+        if stat is not None and self._holds(path) and not self._inside_made(path):
             self._claim(path, WHOLE, False, "folder", stat)
 
     # ------------------------------------------------------------------ claims
@@ -116,16 +132,36 @@ class Ledger:
         if checkpoint or not self._inside_made(path):
             self._claim(path, WHOLE, checkpoint, "made", None)
 
+    def _holds(self, path: str, checkpoint: bool = False) -> bool:
+        """Whether ``path`` is looked after: by its place, or because it is the user's and was only renamed to there."""
+        return self.places.holds(path, checkpoint) or bool(self._moved and below(os.path.dirname(path), tuple(self._moved)))
+
     def _inside_made(self, path: str) -> bool:
-        """Whether a directory above ``path`` was made in this session, by any of its processes."""
+        """Whether a directory above ``path`` was made in this session, by any of its processes.
+
+        What lies in a directory of the user's that was renamed to there is the user's.
+        """
+        walked: list[str] = []
         folder = os.path.dirname(path)
         while folder not in self._old:
+            if self._is_yours(folder) or (not walked and self._is_yours(path)):
+                return False
+            walked.append(folder)
             if folder in self._made or self._read(f"e-{_digest(folder)}-{WHOLE}").get("kind") == "made":
-                self._made.add(folder)
+                self._made.update(walked)
                 return True
-            self._old.add(folder)
             folder = os.path.dirname(folder)
+        self._old.update(walked)
         return False
+
+    def _is_yours(self, path: str) -> bool:
+        """Whether a directory of the user's was renamed to there."""
+        return path in self._moved or os.path.exists(os.path.join(self.directory, f"t-{_digest(path)}"))
+
+    def _yours_below(self, folder: str) -> list[str]:
+        names = [name for name in os.listdir(self.directory) if name.startswith("t-")]
+        found = [self._read(name).get("to", "") for name in names]
+        return [path for path in found if path.startswith(folder + os.sep) and os.path.isdir(path)]
 
     def _may_share_a_kept_file(self, path: str) -> bool:
         """Whether a file with several names may be one we keep: the job has renamed it, or tried to remove it."""
@@ -157,7 +193,9 @@ class Ledger:
             entry |= {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "mode": stat.st_mode & 0o7777, "ino": stat.st_ino, "dev": stat.st_dev}
         if kind in ("moved", "linked", "copied"):
             entry["kept"] = self._place_for(path, name, stat)
-        mine = self._publish(f"e-{name}", entry, durable="kept" in entry)
+        if kind == "renamed":  # before the claim: no process may take what is in it for made
+            self._publish(f"t-{_digest(to)}", entry, durable=False)
+        mine = self._publish(f"e-{name}", entry, durable="kept" in entry or kind == "renamed")
         if mine:
             self._keep(entry, name)
         elif "kept" in entry:

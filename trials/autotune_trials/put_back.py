@@ -48,16 +48,23 @@ def put_back(session: str, late: bool = False) -> Outcome:
     checkpoints = {e["path"] for e in entries if e["checkpoint"]}
     trained = _training_began(os.path.join(session, "crumbs"))
     made = {e["path"] for e in entries if e["kind"] == "made"}
+    moved = {e["to"] for e in entries if e["kind"] == "renamed"}
+    folders = {e["path"] for e in entries if e["kind"] == "folder"}
     limit = _last_sign(session) + SILENT_S if late else None
+    theirs: list[str] = []  # where originals lie that could not be put back
     for entry in sorted(entries, key=lambda e: -e["at"]):
         try:
-            if entry["kind"] != "made" or not _inside(entry["path"], made):  # a directory stays or goes as a whole
+            if entry["kind"] != "made" or not _inside(entry["path"], made, moved):  # a directory stays or goes as a whole
                 if limit is None or not _rewritten(entry, limit):
-                    _undo(entry, outcome, trained, checkpoints)
+                    _require_none_of(theirs, entry)
+                    _undo(entry, outcome, trained, checkpoints, folders)
             os.unlink(entry["file"])
         except OSError as error:
             why = f"{type(error).__name__}: {error.strerror or error}"
-            outcome["failed"].append([entry["path"], why, entry.get("kept", "")])
+            where = entry["to"] if entry["kind"] == "renamed" else entry.get("kept", "")
+            outcome["failed"].append([entry["path"], why, where])
+            if where:
+                theirs.append(where)
     changed = {path for path, *_ in outcome["unkept"] + outcome["failed"]}
     outcome["restored"] = sorted(p for p in set(outcome["restored"]) if p not in changed)
     _save(session, outcome)
@@ -80,7 +87,17 @@ def leftovers(run_dir: str) -> list[str]:
 # ---------------------------------------------------------------------------------------------------- one entry
 
 
-def _undo(entry: dict[str, Any], outcome: Outcome, trained: float | None, checkpoints: set[str]) -> None:
+def _require_none_of(originals: list[str], entry: dict[str, Any]) -> None:
+    """Raises:
+    OSError: what would be removed or replaced holds an original that could not be put back.
+    """
+    path = entry["path"]
+    for original in originals:
+        if entry["kind"] != "unkept" and (original == path or original.startswith(path + os.sep)):
+            raise OSError(f"it holds what could not be put back: {original}")
+
+
+def _undo(entry: dict[str, Any], outcome: Outcome, trained: float | None, checkpoints: set[str], folders: set[str]) -> None:
     kind, path = entry["kind"], entry["path"]
     if kind == "made":
         if not os.path.lexists(path):
@@ -95,17 +112,29 @@ def _undo(entry: dict[str, Any], outcome: Outcome, trained: float | None, checkp
     elif kind in ("moved", "linked", "copied"):
         _return_original(path, entry, outcome)
     elif kind == "renamed":
-        if os.path.lexists(entry["to"]):
-            os.rename(entry["to"], path)
-            outcome["restored"].append(path)
+        _rename_back(path, entry, outcome, folders)
     elif kind == "folder":
         if not os.path.isdir(path):
-            os.makedirs(path, mode=entry["mode"])
+            os.makedirs(path)
+            os.chmod(path, entry["mode"])
             outcome["restored"].append(path)
     elif kind == "spoilt" and os.path.lexists(entry["kept"]):
         raise OSError("what was noted of it cannot be read; its original is still there")
     elif kind == "unkept":
         outcome["unkept"].append([path, entry["why"]])
+
+
+def _rename_back(path: str, entry: dict[str, Any], outcome: Outcome, folders: set[str]) -> None:
+    """``folders``: directories that were removed, and have been made again."""
+    to = entry["to"]
+    if not os.path.lexists(to):
+        return
+    if os.lstat(to).st_ino == entry["ino"] or to in folders:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.rename(to, path)
+        outcome["restored"].append(path)
+    elif not os.path.lexists(path):  # else it was never renamed: the job's own call has failed
+        raise OSError("another directory is where it was renamed to")
 
 
 def _return_original(path: str, entry: dict[str, Any], outcome: Outcome) -> None:
@@ -150,11 +179,14 @@ def _prepared(path: str, trained: float | None, checkpoints: set[str]) -> bool:
     return total >= PREPARED_BYTES
 
 
-def _inside(path: str, folders: set[str]) -> bool:
+def _inside(path: str, made: set[str], moved: set[str]) -> bool:
+    """Whether ``path`` is in a directory that was made, and not in one of the user's that was only renamed to there."""
     folder = os.path.dirname(path)
-    while folder not in folders and folder != os.path.dirname(folder):
+    while folder not in moved and folder != os.path.dirname(folder):
+        if folder in made:
+            return True
         folder = os.path.dirname(folder)
-    return folder in folders
+    return False
 
 
 def _files(path: str) -> list[str]:

@@ -242,6 +242,25 @@ time.sleep(60)
     assert state(home) == before
 
 
+def test_interrupted_while_the_job_still_writes(make_session, home, monkeypatch):
+    """A second Ctrl-C: a job that saves when it is told to end must not do so after its files have been put back."""
+    job = "import signal, time\nopen('mine.txt', 'w').write('x')\n"
+    job += "def last(*_):\n    time.sleep(0.5); open('mine.txt', 'w').write('last'); open('saved', 'w').close(); raise SystemExit\n"
+    job += "signal.signal(signal.SIGTERM, last); open('done', 'w').close(); time.sleep(60)"
+    before = state(home)
+    session = make_session(job, keep=(), grace_s=5.0)
+    wait_for((home / "done").exists)
+
+    def interrupt(_turn):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session.command, "wait_until_gone", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        session.close()
+    wait_for(lambda: not session.paths.written.exists())
+    assert state(home) == before
+
+
 @pytest.fixture
 def killed(home) -> Path:
     """A session whose job, warden and tuner are gone at once, as after a power cut: nothing has been put back."""

@@ -13,10 +13,13 @@ of a mebibyte and more in all that were written before the first backward call, 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 PREPARED_BYTES = 1 << 20  # less is a settings file or a log's first lines, and is made again in no time
@@ -39,9 +42,11 @@ def put_back(session: str, late: bool = False) -> Outcome:
         unkept: [path, why] of files that were changed and could not be kept
         failed: [path, why, where the original lies] of files that could not be put back
     """
-    done = _outcome_of(session)
-    if done is not None:
-        return done
+    with _alone(session):
+        return _outcome_of(session) or _put_back(session, late)
+
+
+def _put_back(session: str, late: bool) -> Outcome:
     ledger = os.path.join(session, "written")
     outcome: Outcome = {"restored": [], "removed": [], "prepared": [], "unkept": [], "failed": []}
     entries = _entries(ledger)
@@ -71,6 +76,18 @@ def put_back(session: str, late: bool = False) -> Outcome:
     if not outcome["failed"]:
         shutil.rmtree(ledger, ignore_errors=True)
     return outcome
+
+
+@contextlib.contextmanager
+def _alone(session: str) -> Iterator[None]:
+    """The warden of a tuner that was interrupted may be at it when the next run begins: one after the other."""
+    folder = os.open(session, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def leftovers(run_dir: str) -> list[str]:

@@ -400,8 +400,20 @@ class Warden:
             self._copy(fd, 256)
         self._remove_shared_memory()
         shutil.rmtree(self._order["remove"], ignore_errors=True)
+        self._listen_to_tuner()
         self._put_back()
         self._tell(event="ended", killed=killed, left=sorted(self._tree()))
+
+    def _listen_to_tuner(self) -> None:
+        """A tuner that was interrupted while it waited for us has hung up by now."""
+        try:
+            while self._control.recv(1 << 16, socket.MSG_DONTWAIT):
+                pass
+            self._answer = False
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._answer = False
 
     def _put_back(self) -> None:
         """What the job changed is put back by the tuner; by us if there is none any more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -17,8 +18,9 @@ import pytest
 from session_paths import PYTHONPATH
 from session_waits import gone_within, wait_for
 
+from autotune_trials import ledger as noting
 from autotune_trials import put_back as putting
-from autotune_trials.ledger import Ledger
+from autotune_trials.ledger import CannotKeep, Ledger
 from autotune_trials.paths import SessionPaths
 from autotune_trials.places import Places
 from autotune_trials.protocol import SessionConfig
@@ -213,6 +215,39 @@ def test_files_on_another_disk_are_kept_beside_themselves(tmp_path):
         assert [p.name for p in other.iterdir()] == ["ckpt"] and (other / "ckpt").read_text() == "good"
     finally:
         shutil.rmtree(other)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, home: Path) -> Ledger:
+    (tmp_path / "session" / "written" / "kept").mkdir(parents=True)
+    (tmp_path / "session" / "written" / "places").write_text(Places(str(home), (str(tmp_path / "session"),), (), (), ()).dump())
+    return Ledger(str(tmp_path / "session" / "written"))
+
+
+def test_what_cannot_be_kept_is_not_changed(ledger, home, monkeypatch):
+    """A full disk: the job's own call fails, as it would soon anyway; each time."""
+
+    def full(*_args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setitem(noting._WAYS, "copied", (full,))
+    for _ in range(2):
+        with pytest.raises(CannotKeep, match="No space left"):
+            ledger.opens(str(home / "mine.txt"), os.O_RDWR)
+    monkeypatch.setattr("autotune_trials.ledger._take_name", full)
+    for call in (ledger.removes, lambda path: ledger.opens(path, os.O_WRONLY | os.O_APPEND)):
+        with pytest.raises(CannotKeep, match="No space left"):
+            call(str(home / "mine.txt"))
+    outcome = put_back(str(home / "session"))
+    assert not outcome["failed"] and not outcome["unkept"] and (home / "mine.txt").read_text().startswith("the user's own")
+
+
+def test_a_job_that_clears_the_directory_the_originals_lie_in(ledger, home):
+    ledger.removes(str(home / "mine.txt"))
+    (kept,) = (home / "session" / "written" / "kept").iterdir()
+    for call in (lambda: ledger.removes(str(kept)), lambda: ledger.renames(str(home / "session"), str(home / "old"))):
+        with pytest.raises(CannotKeep, match="--run-dir"):
+            call()
 
 
 def test_killed_together_with_its_tuner(home):

@@ -36,11 +36,16 @@ GROWS, WHOLE = 1, 2  # how much of a path a claim keeps: its beginning, everythi
 BESIDE = ".autotune-kept-"  # where a file lies on another disk than the session, its original stays in its own directory
 
 
+class CannotKeep(OSError):
+    """A file of the user's can be neither noted nor kept: what would change it must not happen."""
+
+
 class Ledger:
     """The claims of one process. Its methods are called before the job does what they are named after.
 
     Raises:
-        OSError: something could not be noted; the job's own call will go on.
+        CannotKeep: the job's own call must fail with this.
+        OSError: something new could not be noted; the job's own call will go on.
     """
 
     def __init__(self, directory: str) -> None:
@@ -77,6 +82,7 @@ class Ledger:
 
     def removes(self, path: str) -> None:
         """Remove the file ``path``, or put another in its place."""
+        self._require_not_ours(below(path, (self.directory,)), path)
         if self._holds(path) and not self._inside_made(path):
             stat = _stat(path, follow=False)
             if stat is not None and not _is_directory(stat):
@@ -84,6 +90,7 @@ class Ledger:
 
     def renames(self, source: str, target: str) -> None:
         """Rename ``source`` to ``target``."""
+        self._require_not_ours(below(source, (self.directory,)) or below(self.directory, (source,)), source)
         stat = _stat(source, follow=False)
         if stat is None:
             return
@@ -195,7 +202,12 @@ class Ledger:
             entry["kept"] = self._place_for(path, name, stat)
         if kind == "renamed":  # before the claim: no process may take what is in it for made
             self._publish(f"t-{_digest(to)}", entry, durable=False)
-        mine = self._publish(f"e-{name}", entry, durable="kept" in entry or kind == "renamed")
+        try:
+            mine = self._publish(f"e-{name}", entry, durable="kept" in entry or kind == "renamed")
+        except OSError as error:
+            if stat is None:
+                raise
+            raise _cannot_keep(path, error) from error
         if mine:
             self._keep(entry, name)
         elif "kept" in entry:
@@ -229,6 +241,8 @@ class Ledger:
 
     def _keep(self, entry: dict[str, Any], name: str) -> None:
         """Bring the original to safety. What cannot be kept one way is kept another, or said not to be."""
+        import errno
+
         path, kept = entry["path"], entry.get("kept", "")
         ways = _WAYS.get(entry["kind"], ())
         trouble: OSError | None = None
@@ -239,7 +253,16 @@ class Ledger:
             except OSError as error:
                 trouble = error
         if trouble is not None:
+            if _is_regular(os.lstat(path)) and not (entry["kind"] == "copied" and trouble.errno == errno.EFBIG):
+                os.unlink(os.path.join(self.directory, f"e-{name}"))  # so that the next attempt is not taken for the second
+                raise _cannot_keep(path, trouble) from trouble
             self._publish(f"u-{name}", {**entry, "kind": "unkept", "why": trouble.strerror or str(trouble)}, durable=False)
+
+    def _require_not_ours(self, ours: bool, path: str) -> None:
+        if ours:
+            import errno
+
+            raise CannotKeep(errno.EPERM, "autotune keeps this until the trial has ended (--run-dir names another place)", path)
 
     def _wait_for_the_other(self, entry: dict[str, Any]) -> None:
         """Another process brings this very file to safety: until it has, opening it would spoil the original."""
@@ -260,6 +283,13 @@ class Ledger:
         except OSError:
             return {}
         return entry
+
+
+def _cannot_keep(path: str, error: OSError) -> CannotKeep:
+    import errno
+
+    why = error.strerror or str(error)
+    return CannotKeep(error.errno or errno.EIO, f"autotune cannot keep this file as it is ({why}), so the trial may not change it", path)
 
 
 def _stat(path: str, follow: bool = True) -> Any:

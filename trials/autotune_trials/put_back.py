@@ -54,7 +54,7 @@ def _put_back(session: str, late: bool) -> Outcome:
     trained = _training_began(os.path.join(session, "crumbs"))
     made = {e["path"] for e in entries if e["kind"] == "made"}
     moved = {e["to"] for e in entries if e["kind"] == "renamed"}
-    folders = {e["path"] for e in entries if e["kind"] == "folder"}
+    gone = {e["path"] for e in entries if e["kind"] == "folder"} | {path for path in moved if not os.path.lexists(path)}
     limit = _last_sign(session) + SILENT_S if late else None
     theirs: list[str] = []  # where originals lie that could not be put back
     for entry in sorted(entries, key=lambda e: -e["at"]):
@@ -62,7 +62,7 @@ def _put_back(session: str, late: bool) -> Outcome:
             if entry["kind"] != "made" or not _inside(entry["path"], made, moved):  # a directory stays or goes as a whole
                 if limit is None or not _rewritten(entry, limit):
                     _require_none_of(theirs, entry)
-                    _undo(entry, outcome, trained, checkpoints, folders)
+                    _undo(entry, outcome, trained, checkpoints, gone)
             os.unlink(entry["file"])
         except OSError as error:
             why = f"{type(error).__name__}: {error.strerror or error}"
@@ -114,7 +114,7 @@ def _require_none_of(originals: list[str], entry: dict[str, Any]) -> None:
             raise OSError(f"it holds what could not be put back: {original}")
 
 
-def _undo(entry: dict[str, Any], outcome: Outcome, trained: float | None, checkpoints: set[str], folders: set[str]) -> None:
+def _undo(entry: dict[str, Any], outcome: Outcome, trained: float | None, checkpoints: set[str], gone: set[str]) -> None:
     kind, path = entry["kind"], entry["path"]
     if kind == "made":
         if not os.path.lexists(path):
@@ -129,7 +129,7 @@ def _undo(entry: dict[str, Any], outcome: Outcome, trained: float | None, checkp
     elif kind in ("moved", "linked", "copied"):
         _return_original(path, entry, outcome)
     elif kind == "renamed":
-        _rename_back(path, entry, outcome, folders)
+        _rename_back(path, entry, outcome, gone)
     elif kind == "folder":
         if not os.path.isdir(path):
             os.makedirs(path)
@@ -141,12 +141,12 @@ def _undo(entry: dict[str, Any], outcome: Outcome, trained: float | None, checkp
         outcome["unkept"].append([path, entry["why"]])
 
 
-def _rename_back(path: str, entry: dict[str, Any], outcome: Outcome, folders: set[str]) -> None:
-    """``folders``: directories that were removed, and have been made again."""
+def _rename_back(path: str, entry: dict[str, Any], outcome: Outcome, gone: set[str]) -> None:
+    """``gone``: directories the job has removed, which have been made again for what was in them."""
     to = entry["to"]
     if not os.path.lexists(to):
         return
-    if os.lstat(to).st_ino == entry["ino"] or to in folders:
+    if os.lstat(to).st_ino == entry["ino"] or to in gone:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.rename(to, path)
         outcome["restored"].append(path)

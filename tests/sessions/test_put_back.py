@@ -198,21 +198,25 @@ def test_a_large_file_changed_in_place_is_told_not_copied(make_session, home):
     assert path == str(home / "memmap.bin") and "1024 MiB" in why
 
 
-def test_files_on_another_disk_are_kept_beside_themselves(tmp_path):
+def test_files_on_another_disk_are_kept_there(tmp_path, monkeypatch):
     """In the ledger itself: a session never looks after /dev, which is the second disk that is always there."""
     shm = Path("/dev/shm")
     if not shm.is_dir() or shm.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("no second file system here")
     other = Path(tempfile.mkdtemp(prefix="autotune-test-", dir=shm))
     try:
-        (other / "ckpt").write_text("good")
+        (other / "out").mkdir()
+        (other / "out" / "ckpt").write_text("good")
         (tmp_path / "written" / "kept").mkdir(parents=True)
         (tmp_path / "written" / "places").write_text(Places(str(other), (), (), (), ()).dump())
-        Ledger(str(tmp_path / "written")).opens(str(other / "ckpt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        assert [p.name.startswith(".autotune-kept-") for p in other.iterdir()] == [True]
-        (other / "ckpt").write_text("bad")
-        assert put_back(str(tmp_path))["restored"] == [str(other / "ckpt")]
-        assert [p.name for p in other.iterdir()] == ["ckpt"] and (other / "ckpt").read_text() == "good"
+        monkeypatch.setattr(os, "access", lambda path, mode: str(path).startswith(str(other)))
+        ledger = Ledger(str(tmp_path / "written"))
+        ledger.opens(str(other / "out" / "ckpt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        ledger.removes_directory(str(other / "out"))
+        assert [p.name.startswith(".autotune-kept-") for p in other.iterdir() if p.is_file()] == [True]
+        (other / "out").rmdir()  # a job that clears it finds nothing in its way
+        assert put_back(str(tmp_path))["restored"] == [str(other / "out"), str(other / "out" / "ckpt")]
+        assert [p.name for p in other.iterdir()] == ["out"] and (other / "out" / "ckpt").read_text() == "good"
     finally:
         shutil.rmtree(other)
 
@@ -222,6 +226,39 @@ def ledger(tmp_path: Path, home: Path) -> Ledger:
     (tmp_path / "session" / "written" / "kept").mkdir(parents=True)
     (tmp_path / "session" / "written" / "places").write_text(Places(str(home), (str(tmp_path / "session"),), (), (), ()).dump())
     return Ledger(str(tmp_path / "session" / "written"))
+
+
+@pytest.mark.parametrize("fails", [errno.EXDEV, errno.EBUSY])
+def test_two_mounts_of_one_disk(ledger, home, monkeypatch, fails):
+    """As in containers: one device number, and still nothing can be renamed from one to the other; or the file itself is a mount."""
+    rename = {"rename": os.rename, "replace": os.replace}
+
+    def across(name):
+        def call(source, target):
+            parts = [str(p).startswith(str(home / "session")) for p in (source, target)]
+            if parts[0] != parts[1] or (fails == errno.EBUSY and str(home / "mine.txt") in (str(source), str(target))):
+                raise OSError(fails, os.strerror(fails))
+            return rename[name](source, target)
+
+        return call
+
+    monkeypatch.setattr(os, "replace", across("replace"))
+    monkeypatch.setitem(noting._WAYS, "moved", (across("rename"), noting._copy))
+    before = state(home)
+    ledger.opens(str(home / "mine.txt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    (home / "mine.txt").write_text("theirs")
+    outcome = put_back(str(home / "session"))
+    assert not outcome["failed"] and state(home) == before
+
+
+def test_a_file_with_two_names_keeps_them(ledger, home):
+    os.link(home / "mine.txt", home / "twin")
+    before = state(home)
+    ledger.opens(str(home / "mine.txt"), os.O_RDWR)
+    with open(home / "mine.txt", "r+") as file:
+        file.write("theirs")
+    put_back(str(home / "session"))
+    assert state(home) == before and (home / "mine.txt").samefile(home / "twin")
 
 
 def test_what_cannot_be_kept_is_not_changed(ledger, home, monkeypatch):

@@ -33,7 +33,7 @@ from autotune_trials.places import Places, below
 COPY_BYTES = 1 << 30  # a larger file that is changed in place is not copied: it would cost the trial seconds, and the disk its room
 WAIT_S = 2.0  # for another process that has claimed the same file and is moving it
 GROWS, WHOLE = 1, 2  # how much of a path a claim keeps: its beginning, everything
-BESIDE = ".autotune-kept-"  # where a file lies on another disk than the session, its original stays in its own directory
+BESIDE = ".autotune-kept-"  # an original that stays on its own disk, because the session lies on another
 
 
 class CannotKeep(OSError):
@@ -199,7 +199,7 @@ class Ledger:
         if stat is not None:
             entry |= {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "mode": stat.st_mode & 0o7777, "ino": stat.st_ino, "dev": stat.st_dev}
         if kind in ("moved", "linked", "copied"):
-            entry["kept"] = self._place_for(path, name, stat)
+            entry["kept"], entry["beside"] = self._places_for(path, name)
         if kind == "renamed":  # before the claim: no process may take what is in it for made
             self._publish(f"t-{_digest(to)}", entry, durable=False)
         try:
@@ -215,12 +215,17 @@ class Ledger:
         self._seen[path] = level
         return mine
 
-    def _place_for(self, path: str, name: str, stat: Any) -> str:
-        """Where the original goes: into the session's directory, or beside itself if that lies on another disk."""
-        kept = os.path.join(self.directory, "kept")
-        if os.stat(kept).st_dev == os.lstat(os.path.dirname(path)).st_dev:
-            return os.path.join(kept, name)
-        return os.path.join(os.path.dirname(path), f"{BESIDE}{name}")
+    def _places_for(self, path: str, name: str) -> tuple[str, str]:
+        """Where the original goes, and where else if that cannot be: two mounts of one disk look like one.
+
+        Into the session's directory; if that lies on another disk, as far up as one may write: the job may list its own directory, or
+        remove it. The name is this session's own: another one may keep the same path.
+        """
+        kept, folder = os.path.join(self.directory, "kept"), os.path.dirname(path)
+        own = f"{BESIDE}{_digest(self.directory)[:8]}-{name}"
+        if os.stat(kept).st_dev == os.lstat(folder).st_dev:
+            return os.path.join(kept, name), os.path.join(folder, own)
+        return os.path.join(_top(folder), own), os.path.join(folder, own)
 
     def _publish(self, name: str, entry: dict[str, Any], durable: bool) -> bool:
         """Write the claim ``name``, whole or not at all; False if it is another's already."""
@@ -247,13 +252,15 @@ class Ledger:
         ways = _WAYS.get(entry["kind"], ())
         trouble: OSError | None = None
         for way in ways:
-            try:
-                way(path, kept)
-                return
-            except OSError as error:
-                trouble = error
+            for place in dict.fromkeys((kept, entry.get("beside", kept))):
+                try:
+                    way(path, place)
+                    return
+                except OSError as error:
+                    trouble = error
         if trouble is not None:
-            if _is_regular(os.lstat(path)) and not (entry["kind"] == "copied" and trouble.errno == errno.EFBIG):
+            now = _stat(path, follow=False)
+            if now is not None and _is_regular(now) and not (entry["kind"] == "copied" and trouble.errno == errno.EFBIG):
                 os.unlink(os.path.join(self.directory, f"e-{name}"))  # so that the next attempt is not taken for the second
                 raise _cannot_keep(path, trouble) from trouble
             self._publish(f"u-{name}", {**entry, "kind": "unkept", "why": trouble.strerror or str(trouble)}, durable=False)
@@ -266,8 +273,11 @@ class Ledger:
 
     def _wait_for_the_other(self, entry: dict[str, Any]) -> None:
         """Another process brings this very file to safety: until it has, opening it would spoil the original."""
-        deadline = time.monotonic() + WAIT_S
-        while "kept" in entry and not os.path.lexists(entry["kept"]) and time.monotonic() < deadline:
+        deadline, copied = time.monotonic() + WAIT_S, -1
+        while "kept" in entry and not any(map(os.path.lexists, (entry["kept"], entry["beside"]))) and time.monotonic() < deadline:
+            for half in (_stat(entry[place] + ".half") for place in ("kept", "beside")):
+                if half is not None and half.st_size > copied:  # a large one takes its time
+                    deadline, copied = time.monotonic() + WAIT_S, half.st_size
             now = _stat(entry["path"], follow=False)
             if now is None or now.st_ino != entry["ino"]:
                 return
@@ -321,6 +331,16 @@ def _digest(path: str) -> str:
     import hashlib
 
     return hashlib.blake2b(os.fsencode(path), digest_size=12).hexdigest()
+
+
+def _top(folder: str) -> str:
+    """The highest directory above ``folder`` on the same disk that may be written to."""
+    device = os.lstat(folder).st_dev
+    while True:
+        parent = os.path.dirname(folder)
+        if parent == folder or os.lstat(parent).st_dev != device or not os.access(parent, os.W_OK | os.X_OK):
+            return folder
+        folder = parent
 
 
 def _take_name(temporary: str, name: str) -> bool:

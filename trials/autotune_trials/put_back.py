@@ -14,6 +14,7 @@ of a mebibyte and more in all that were written before the first backward call, 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -164,13 +165,26 @@ def _return_original(path: str, entry: dict[str, Any], outcome: Outcome) -> None
     if os.path.lexists(path) and os.path.samestat(os.lstat(path), os.lstat(kept)):
         os.unlink(kept)  # rename(2) does nothing where both names are one file
         return
-    try:
-        os.replace(kept, path)
-    except PermissionError:  # a file that may be written in a directory that may not
-        shutil.copyfile(kept, path)
-        shutil.copystat(kept, path)
-        os.unlink(kept)
+    if not _is_its_copy(kept, path, entry):
+        try:
+            os.replace(kept, path)
+            outcome["restored"].append(path)
+            return
+        except OSError as error:  # a directory that may not be written to, or a mount point: what is in the file is put back
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EXDEV, errno.EBUSY):
+                raise
+    shutil.copyfile(kept, path, follow_symlinks=False)
+    shutil.copystat(kept, path, follow_symlinks=False)
+    os.unlink(kept)
     outcome["restored"].append(path)
+
+
+def _is_its_copy(kept: str, path: str, entry: dict[str, Any]) -> bool:
+    """Whether the user's own file still lies at ``path``, with other names or another owner, which a copy of it would not have."""
+    if not os.path.lexists(path) or os.path.islink(path):
+        return False
+    now, copy = os.lstat(path), os.lstat(kept)
+    return now.st_ino == entry["ino"] and (now.st_nlink > 1 or (now.st_uid, now.st_gid) != (copy.st_uid, copy.st_gid))
 
 
 def _cut(path: str, entry: dict[str, Any], outcome: Outcome) -> None:
@@ -233,6 +247,8 @@ def _entries(ledger: str) -> list[dict[str, Any]]:
             entry = _entry(os.path.join(ledger, name))
             if "kept" in entry and os.path.basename(os.path.dirname(entry["kept"])) == "kept":  # the run may have been moved
                 entry["kept"] = os.path.join(ledger, "kept", os.path.basename(entry["kept"]))
+            if not os.path.lexists(entry.get("kept", "")) and os.path.lexists(entry.get("beside", "")):
+                entry["kept"] = entry["beside"]
             found.append(entry)
     return found
 

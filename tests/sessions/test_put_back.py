@@ -381,6 +381,16 @@ def test_what_was_written_since_is_not_touched(killed):
     assert put_back(found, late=True)["failed"] == [] and leftovers(str(run)) == []
 
 
+def test_old_files_that_were_copied_there_since_are_not_touched(ledger, home, monkeypatch):
+    ledger.makes_directory(str(home / "checkpoints"))
+    (home / "checkpoints").mkdir()
+    (home / "checkpoints" / "mine").write_text("weeks of training")
+    os.utime(home / "checkpoints" / "mine", (1e9, 1e9))  # as cp -p and tar leave it
+    monkeypatch.setattr(putting, "_last_sign", lambda _session: time.time() - putting.SILENT_S - 60)
+    assert put_back(str(home / "session"), late=True)["removed"] == []
+    assert (home / "checkpoints" / "mine").exists()
+
+
 def test_a_file_that_cannot_be_put_back_is_told_with_its_original(make_session, home):
     session = make_session("open('mine.txt', 'w').write('x')\nopen('done', 'w').close()", keep=())
     wait_for((home / "done").exists)

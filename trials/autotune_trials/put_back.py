@@ -281,11 +281,17 @@ def _rewritten(entry: dict[str, Any], limit: float) -> bool:
     path = entry["path"]
     if entry["kind"] not in ("made", "moved", "linked", "copied", "grown") or not os.path.lexists(path):
         return False
-    if max((os.lstat(file).st_mtime for file in _files(path)), default=0.0) <= limit:
+    if max((_touched(file) for file in _files(path)), default=0.0) <= limit:
         return False
     if os.path.lexists(entry.get("kept", "")):
         raise OSError("it has been written again since; to keep it as it is now, delete the original")
     return True
+
+
+def _touched(file: str) -> float:
+    """When ``file`` was last written or put there: what is copied or unpacked may bring an old time of its own with it."""
+    stat = os.lstat(file)
+    return max(stat.st_mtime, stat.st_ctime)
 
 
 def _training_began(crumbs: str) -> float | None:

@@ -16,7 +16,7 @@ can create; what happens to the path after that does not matter, because all tha
 
     <session>/written/places      what is looked after and what is not (see Places)
     <session>/written/e-…         one claim each: JSON, see put_back.py
-    <session>/written/t-…         where directories of the user's were renamed to: what is in them is the user's there as well
+    <session>/written/renamed/…   where directories of the user's were renamed to: what is in them is the user's there as well
     <session>/written/kept/…      files moved, linked or copied
 """
 
@@ -33,6 +33,7 @@ from autotune_trials.places import Places, below
 COPY_BYTES = 1 << 30  # a larger file that is changed in place is not copied: it would cost the trial seconds, and the disk its room
 WAIT_S = 2.0  # for another process that has claimed the same file and is moving it
 GROWS, WHOLE = 1, 2  # how much of a path a claim keeps: its beginning, everything
+RENAMED = "renamed"  # directory below the ledger
 BESIDE = ".autotune-kept-"  # an original that stays on its own disk, because the session lies on another
 
 
@@ -52,6 +53,7 @@ class Ledger:
         self.directory = directory
         with open(os.path.join(directory, "places"), encoding="utf-8", errors="surrogateescape") as file:
             self.places = Places.load(file.read()).with_caches(sys.prefix, sys.base_prefix)
+        os.makedirs(os.path.join(directory, RENAMED), exist_ok=True)
         self._seen: dict[str, int] = {}  # path -> how much of it is kept
         self._made: set[str] = set()  # directories this session made: nothing inside needs noting
         self._moved: set[str] = set()  # where this process has renamed directories of the user's to
@@ -97,12 +99,27 @@ class Ledger:
         if _is_directory(stat):
             if self._holds(source) and not self._inside_made(source) and self._claim(source, WHOLE, False, "renamed", stat, to=target):
                 self._moved.add(target)
+            elif self._was_renamed(stat):
+                self._renames_again(source, target, stat)
             else:
                 self._moves_made(source, target)
             return
         self.removes(source)
         self.makes(target)
         self.removes(target)
+
+    def _renames_again(self, source: str, target: str, stat: Any) -> None:
+        """A directory of the user's whose name has been noted: the first attempt failed, say, or it was renamed there and back."""
+        entry = {"kind": "renamed", "path": source, "to": target, "at": time.monotonic_ns(), "checkpoint": False}
+        entry |= {"ino": stat.st_ino, "mode": stat.st_mode & 0o7777}
+        self._publish(f"{RENAMED}/{_digest(target)}", entry, durable=False)
+        self._publish(f"e-{_digest(f'{source}{os.sep}{target}')}-{entry['at']}", entry, durable=True)
+        self._moved.add(target)
+
+    def _was_renamed(self, stat: Any) -> bool:
+        """Whether this is a directory of the user's that was to be renamed, and has not been removed since: its number may be used again."""
+        known = any(entry.get("ino") == stat.st_ino for entry in self._renamed())
+        return known and not os.path.exists(os.path.join(self.directory, f"{RENAMED}/x-{stat.st_ino}"))
 
     def _moves_made(self, source: str, target: str) -> None:
         """A directory that was made here gets another name; what is in it goes with it."""
@@ -130,6 +147,8 @@ class Ledger:
     def removes_directory(self, path: str) -> None:
         """Remove the empty directory ``path``."""
         stat = _stat(path, follow=False)
+        if stat is not None and _is_directory(stat) and self._was_renamed(stat) and not os.listdir(path):
+            self._publish(f"{RENAMED}/x-{stat.st_ino}", {}, durable=False)
         if stat is not None and self._holds(path) and not self._inside_made(path):
             self._claim(path, WHOLE, False, "folder", stat)
 
@@ -163,11 +182,13 @@ class Ledger:
 
     def _is_yours(self, path: str) -> bool:
         """Whether a directory of the user's was renamed to there."""
-        return path in self._moved or os.path.exists(os.path.join(self.directory, f"t-{_digest(path)}"))
+        return path in self._moved or os.path.exists(os.path.join(self.directory, f"{RENAMED}/{_digest(path)}"))
+
+    def _renamed(self) -> list[dict[str, Any]]:
+        return [self._read(f"{RENAMED}/{name}") for name in os.listdir(os.path.join(self.directory, RENAMED))]
 
     def _yours_below(self, folder: str) -> list[str]:
-        names = [name for name in os.listdir(self.directory) if name.startswith("t-")]
-        found = [self._read(name).get("to", "") for name in names]
+        found = [entry.get("to", "") for entry in self._renamed()]
         return [path for path in found if path.startswith(folder + os.sep) and os.path.isdir(path)]
 
     def _may_share_a_kept_file(self, path: str) -> bool:
@@ -201,7 +222,7 @@ class Ledger:
         if kind in ("moved", "linked", "copied"):
             entry["kept"], entry["beside"] = self._places_for(path, name)
         if kind == "renamed":  # before the claim: no process may take what is in it for made
-            self._publish(f"t-{_digest(to)}", entry, durable=False)
+            self._publish(f"{RENAMED}/{_digest(to)}", entry, durable=False)
         try:
             mine = self._publish(f"e-{name}", entry, durable="kept" in entry or kind == "renamed")
         except OSError as error:

@@ -150,6 +150,7 @@ def _rename_back(path: str, entry: dict[str, Any], outcome: Outcome, gone: set[s
     if os.lstat(to).st_ino == entry["ino"] or to in gone:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.rename(to, path)
+        os.chmod(path, entry["mode"])
         outcome["restored"].append(path)
     elif not os.path.lexists(path):  # else it was never renamed: the job's own call has failed
         raise OSError("another directory is where it was renamed to")

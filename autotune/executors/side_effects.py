@@ -56,7 +56,7 @@ def require_restored(outcome: Outcome | None) -> None:
     if outcome is None or not outcome["failed"]:
         return
     path, why, kept = outcome["failed"][0]
-    remedy = f"its original is {kept}: move it back by hand, then run the same command again" if kept else "see docs/side-effects.md"
+    remedy = f"its original is {kept}: move it back by hand, then run the same command again" if kept else "remove the cause, then run the same command again"
     raise InputError(f"a trial changed this file, and it could not be put back: {why}", where=path, expected="the file as it was", remedy=remedy)
 
 
@@ -65,7 +65,7 @@ def notice(session: Path, workdir: Path, places: Places | None, outcome: Outcome
     if places is None or outcome is None:
         return
     since = (session / "session.json").stat().st_mtime
-    known = {*outcome["restored"], *outcome["prepared"], *(path for path, *_ in outcome["unkept"] + outcome["failed"])}
+    known = {*outcome["restored"], *outcome["prepared"], *outcome["left"], *(path for path, *_ in outcome["unkept"] + outcome["failed"])}
     found = [path for path in changed_since(os.path.realpath(workdir), since, places) if not _known(path, known)]
     publish(session / NOTICED, json.dumps(found))
 
@@ -97,15 +97,16 @@ def summary(run_dir: Path, workdir: Path) -> Written:
     outcomes = [found for session in sessions if (found := _load(session / OUTCOME))]
 
     def names(kind: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(_shown(path, home) for outcome in outcomes for path in outcome[kind]))
+        return tuple(dict.fromkeys(_shown(path, home) for outcome in outcomes for path in outcome.get(kind, ())))
 
     def reasons(kind: str, at: int) -> dict[str, str]:
-        return {_shown(entry[0], home): entry[at] for outcome in outcomes for entry in outcome[kind]}
+        return {_shown(entry[0], home): entry[at] or entry[1] for outcome in outcomes for entry in outcome[kind]}
 
     noticed = [path for session in sessions for path in _load(session / NOTICED) or ()]
-    kinds = {kind: names(kind) for kind in ("restored", "removed", "prepared")}
+    kinds = {kind: names(kind) for kind in ("restored", "removed", "prepared", "left")}
     return Written(
         restored=kinds["restored"][:MOST_NAMES], removed=kinds["removed"][:MOST_NAMES], prepared=kinds["prepared"][:MOST_NAMES],
+        left=kinds["left"][:MOST_NAMES],
         counts={kind: len(found) for kind, found in kinds.items()},
         unkept=reasons("unkept", 1), failed=reasons("failed", 2),
         noticed=tuple(dict.fromkeys(_shown(path, home) for path in noticed))[:MOST_NAMES],

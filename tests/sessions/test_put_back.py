@@ -132,6 +132,117 @@ def test_a_directory_that_cannot_be_renamed_back_is_not_removed_with_the_one_it_
     assert (home / "out" / "f" / "other").read_text() == "another"
 
 
+FOREIGN = {
+    "written there": ("os.mkdir('out')", "out/theirs"),
+    "written deep in there": ("os.makedirs('out/a/b'); open('out/a/b/log', 'w').write('x')", "out/a/b/theirs"),
+    "renamed there by another program": ("os.mkdir('out'); open('out/log', 'w').write('x')", "out/theirs"),
+    "where one of the job's was before": ("os.mkdir('out'); open('out/theirs', 'w').write('x'); os.remove('out/theirs')", "out/theirs"),
+    "where one of the job's was, which it renamed": ("os.mkdir('out'); open('out/theirs', 'w').write('x'); os.replace('out/theirs', 'out/b')", "out/theirs"),
+}
+
+
+@pytest.mark.parametrize("way", FOREIGN)
+def test_what_another_program_wrote_into_a_directory_of_the_jobs_stays(make_session, home, way):
+    job, theirs = FOREIGN[way]
+    session = make_session(HEAD + job + "\nopen('done', 'w').close()", keep=())
+    wait_for((home / "done").exists)
+    (home / theirs).write_text("theirs")
+    session.close()
+    assert (home / theirs).read_text() == "theirs"
+    assert [p for p in (home / "out").rglob("*") if p.is_file()] == [home / theirs]
+    assert session.outcome["left"] == [str(home / theirs)] and not session.outcome["failed"]
+
+
+def test_what_another_program_wrote_stays_also_where_the_job_renames_it(make_session, home):
+    job = HEAD + """
+os.makedirs('out/keep'); open('ready', 'w').close()
+import time
+while not os.path.exists('out/keep/theirs'): time.sleep(0.01)
+os.rename('out/keep/theirs', 'out/keep/renamed'); os.rename('out', 'later'); open('later/mine', 'w').write('x')
+open('done', 'w').close()
+"""
+    session = make_session(job, keep=())
+    wait_for((home / "ready").exists)
+    (home / "theirs").write_text("theirs")
+    (home / "theirs").rename(home / "out" / "keep" / "theirs")
+    wait_for((home / "done").exists)
+    session.close()
+    assert session.outcome["left"] == [str(home / "later/keep/renamed")] and not (home / "later/mine").exists() and not (home / "out").exists()
+
+
+INSIDE = {
+    "by every call there is": "os.makedirs('out/a'); open('out/a/f', 'w').write('x'); os.link('out/a/f', 'out/g'); os.symlink('a', 'out/l'); "
+    "os.rename('out/a', 'out/b'); os.replace('out/b/f', 'out/k'); pathlib.Path('out/b/h').touch()",
+    "by way of temporary files": "import tempfile; os.mkdir('out'); f = tempfile.NamedTemporaryFile(dir='/tmp', delete=False); f.write(b'x'); f.close(); "
+    "shutil.move(f.name, 'out/m'); d = tempfile.mkdtemp(dir='/tmp'); open(d + '/w', 'w').write('x'); shutil.move(d, 'out/d')",
+    "by copying": "shutil.copytree('folder', 'out/copied'); shutil.copy('mine.txt', 'out/copied/more')",
+    "by renaming from beside it": "open('t', 'w').write('x'); os.mkdir('out'); os.replace('t', 'out/t'); os.rename('mine.txt', 'out/mine')",
+    "by a child": "os.mkdir('out'); p = os.fork() or (open('out/c', 'w').write('x'), os._exit(0)); os.waitpid(p, 0); os.rename('out/c', 'out/d')",
+    "by importing": "os.mkdir('out'); open('out/made.py', 'w').write('x = 1'); sys.path.insert(0, 'out'); sys.dont_write_bytecode = False; import made",
+}
+
+
+@pytest.mark.parametrize("way", INSIDE)
+def test_what_the_job_wrote_into_a_directory_of_its_own_goes(make_session, home, way):
+    before = state(home)
+    session = make_session(HEAD + INSIDE[way] + "\nopen('done', 'w').close()", keep=())
+    wait_for((home / "done").exists)
+    session.close()
+    assert state(home) == before and not session.outcome["left"] and not session.outcome["failed"]
+
+
+def test_what_may_stay_in_a_directory_that_was_made_is_not_told(make_session, home):
+    job = "import os\nos.makedirs('out/data/raw'); open('out/data/raw/a', 'w').write('x'); open('out/b.npy', 'w').write('x'); open('out/c', 'w').write('x')\n"
+    session = make_session(job + "open('done', 'w').close()", keep=("out/data/", "out/*.npy"))
+    wait_for((home / "done").exists)
+    session.close()
+    assert (home / "out/data/raw/a").exists() and (home / "out/b.npy").exists() and not (home / "out/c").exists()
+    assert session.outcome["left"] == []
+
+
+def test_a_spoilt_log_removes_nothing_it_does_not_name(ledger, home):
+    ledger.makes_directory(str(home / "out"))
+    (home / "out").mkdir()
+    for name in ("a", "b"):
+        ledger.opens(str(home / "out" / name), os.O_WRONLY | os.O_CREAT)
+        (home / "out" / name).write_text("x")
+    (log,) = (home / "session" / "written").glob("i-*")
+    log.write_bytes(log.read_bytes()[:-10] + bytes(20))
+    assert put_back(str(home / "session"))["left"] == [str(home / "out" / "b")] and not (home / "out" / "a").exists()
+
+
+def test_nothing_is_put_back_while_a_process_of_the_trial_still_runs(ledger, home):
+    ledger.opens(str(home / "mine.txt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    (home / "mine.txt").write_text("theirs")
+    survivor = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        for running in ([survivor.pid], []):  # the session that ended, the next start
+            ((_, why, _),) = put_back(str(home / "session"), running=running)["failed"]
+            assert str(survivor.pid) in why and (home / "mine.txt").read_text() == "theirs"
+    finally:
+        survivor.kill()
+        survivor.wait()
+    assert put_back(str(home / "session"), late=True)["restored"] == [str(home / "mine.txt")]
+    assert (home / "mine.txt").read_text().startswith("the user's own")
+
+
+def test_a_session_that_could_not_end_a_process_puts_nothing_back(make_session, home, monkeypatch):
+    session = make_session("open('mine.txt', 'w').write('x'); open('done', 'w').close()", keep=())
+    wait_for((home / "done").exists)
+    ended = session.command.wait_until_gone
+
+    def wait(turn):
+        ended(turn)
+        session.command.left = [os.getpid()]
+
+    monkeypatch.setattr(session.command, "wait_until_gone", wait)
+    session.close()
+    assert (home / "mine.txt").read_text() == "x" and str(os.getpid()) in session.outcome["failed"][0][1]
+    (session.paths.written / putting.RUNNING).unlink()
+    put_back(str(session.paths.root))
+    assert (home / "mine.txt").read_text().startswith("the user's own")
+
+
 def test_two_processes_that_overwrite_one_file_at_once(make_session, home):
     job = HEAD + """
 children = []

@@ -14,8 +14,12 @@ Nothing is copied where a rename or a link will do: a checkpoint of ten gigabyte
 claimed by whoever touches it first, in any process of the session (ranks, DataLoader workers), with a file that only one
 can create; what happens to the path after that does not matter, because all that counts is what was there before.
 
+In a directory that was made nothing was there before, so no claims are needed. But another program may write there as well, and
+what it wrote must stay: what the job makes, renames and removes inside is logged by name, and only that is removed.
+
     <session>/written/places      what is looked after and what is not (see Places)
     <session>/written/e-…         one claim each: JSON, see put_back.py
+    <session>/written/i-…         one a process: names inside directories that were made, as they came and went (see _log)
     <session>/written/renamed/…   where directories of the user's were renamed to: what is in them is the user's there as well
     <session>/written/kept/…      files moved, linked or copied
 """
@@ -65,6 +69,7 @@ class Ledger:
     def opens(self, path: str, flags: int, checkpoint: bool = False) -> None:
         """Open ``path`` (absolute, resolved) for writing with ``flags`` of os.open."""
         if not self._holds(path, checkpoint):
+            self._log_passed(path)
             return
         stat = _stat(path)
         if stat is None:
@@ -82,13 +87,16 @@ class Ledger:
         elif self._seen.get(path, 0) < WHOLE:
             self._claim(path, WHOLE, checkpoint, "moved" if anew else "copied", stat)
 
-    def removes(self, path: str) -> None:
-        """Remove the file ``path``, or put another in its place."""
+    def removes(self, path: str, logged: bool = True) -> None:
+        """Remove the file ``path``, or put another in its place (which is then logged in other words)."""
         self._require_not_ours(below(path, (self.directory,)), path)
-        if self._holds(path) and not self._inside_made(path):
-            stat = _stat(path, follow=False)
-            if stat is not None and not _is_directory(stat):
-                self._claim(path, WHOLE, False, "linked", stat)
+        stat = _stat(path, follow=False) if self._holds(path) else None
+        if stat is None or _is_directory(stat):
+            return
+        if not self._inside_made(path):
+            self._claim(path, WHOLE, False, "linked", stat)
+        elif logged:
+            self._log("-", path)
 
     def renames(self, source: str, target: str) -> None:
         """Rename ``source`` to ``target``."""
@@ -104,16 +112,18 @@ class Ledger:
             else:
                 self._moves_made(source, target)
             return
-        self.removes(source)
-        self.makes(target)
-        self.removes(target)
+        self.removes(source, logged=False)
+        if self._holds(target) and _stat(target, follow=False) is None and not self._inside_made(target):
+            self._makes(target, False)
+        self.removes(target, logged=False)
+        self._log_renamed(source, target)
 
     def _renames_again(self, source: str, target: str, stat: Any) -> None:
         """A directory of the user's whose name has been noted: the first attempt failed, say, or it was renamed there and back."""
         entry = {"kind": "renamed", "path": source, "to": target, "at": time.monotonic_ns(), "checkpoint": False}
         entry |= {"ino": stat.st_ino, "mode": stat.st_mode & 0o7777}
         self._publish(f"{RENAMED}/{_digest(target)}", entry, durable=False)
-        self._publish(f"e-{_digest(f'{source}{os.sep}{target}')}-{entry['at']}", entry, durable=True)
+        self._publish(f"e-{_digest(f'{source}{os.sep}{target}')}-{entry['at']}", entry, durable=False)
         self._moved.add(target)
 
     def _was_renamed(self, stat: Any) -> bool:
@@ -129,20 +139,29 @@ class Ledger:
             if self._claim(inner, WHOLE, False, "renamed", os.lstat(inner), to=to):
                 self._moved.add(to)
         if self._holds(target) and not self._inside_made(os.path.join(target, "any")):  # a name that a directory of the user's had
+            from autotune_trials.put_back import inside_made
+
+            theirs = inside_made(self.directory)
             for folder, folders, names in os.walk(source):
-                for name in folders + names:
-                    self._makes(target + os.path.join(folder, name)[len(source) :], False)
+                for path in (os.path.join(folder, name) for name in folders + names):
+                    if path in theirs.files or path in theirs.folders or self._is_made(path):
+                        self._makes(target + path[len(source) :], False)
+        self._log_renamed(source, target)
 
     def makes(self, path: str) -> None:
         """Make something at ``path`` that is no directory, if nothing is there."""
-        if self._holds(path) and _stat(path, follow=False) is None:
+        if not self._holds(path):
+            self._log_passed(path)
+        elif _stat(path, follow=False) is None:
             self._makes(path, False)
 
     def makes_directory(self, path: str) -> None:
         """Make the directory ``path``."""
-        if self._holds(path) and _stat(path, follow=False) is None:
+        if not self._holds(path):
+            self._log_passed(path, folder=True)
+        elif _stat(path, follow=False) is None:
             self._old.discard(path)
-            self._makes(path, False)
+            self._makes(path, False, folder=True)
 
     def removes_directory(self, path: str) -> None:
         """Remove the empty directory ``path``."""
@@ -154,9 +173,35 @@ class Ledger:
 
     # ------------------------------------------------------------------ claims
 
-    def _makes(self, path: str, checkpoint: bool) -> None:
-        if checkpoint or not self._inside_made(path):
+    def _makes(self, path: str, checkpoint: bool, folder: bool = False) -> None:
+        inside = self._inside_made(path)
+        if checkpoint or not inside:
             self._claim(path, WHOLE, checkpoint, "made", None)
+        if inside or self.places.passes(path):
+            self._log("d" if folder else "+", path)
+
+    def _log_passed(self, path: str, folder: bool = False) -> None:
+        """Something is made where nothing is claimed, but from where it may get into a directory that was made, or goes with one."""
+        if self.places.passes(path) and _stat(path, follow=False) is None:
+            self._log("d" if folder else "+", path)
+
+    def _log_renamed(self, source: str, target: str) -> None:
+        """Told where a name inside a made directory is concerned, or one that may get there."""
+        if any(self.places.passes(path) or self._inside_made(path) or self._is_made(path) for path in (source, target)):
+            theirs = self.places.passes(source) or self._inside_made(source)  # else the job's own, or kept under another name
+            self._log(">" if theirs else "+>", source, target)
+
+    def _log(self, what: str, path: str, to: str = "") -> None:
+        """One record of a name: ``+`` a file, ``d`` a directory made; ``-`` removed; ``>`` renamed, ``+>`` from where it was claimed.
+
+        Opened for each: a job that closes every descriptor it does not know must not find ours among its own files.
+        """
+        record = b"\0".join((b"%d" % time.monotonic_ns(), what.encode(), os.fsencode(path), os.fsencode(to), b""))
+        log = os.open(os.path.join(self.directory, f"i-{os.getpid()}"), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            os.write(log, record)
+        finally:
+            os.close(log)
 
     def _holds(self, path: str, checkpoint: bool = False) -> bool:
         """Whether ``path`` is looked after: by its place, or because it is the user's and was only renamed to there."""
@@ -173,12 +218,15 @@ class Ledger:
             if self._is_yours(folder) or (not walked and self._is_yours(path)):
                 return False
             walked.append(folder)
-            if folder in self._made or self._read(f"e-{_digest(folder)}-{WHOLE}").get("kind") == "made":
+            if self._is_made(folder):
                 self._made.update(walked)
                 return True
             folder = os.path.dirname(folder)
         self._old.update(walked)
         return False
+
+    def _is_made(self, folder: str) -> bool:
+        return folder in self._made or self._read(f"e-{_digest(folder)}-{WHOLE}").get("kind") == "made"
 
     def _is_yours(self, path: str) -> bool:
         """Whether a directory of the user's was renamed to there."""
@@ -224,7 +272,7 @@ class Ledger:
         if kind == "renamed":  # before the claim: no process may take what is in it for made
             self._publish(f"{RENAMED}/{_digest(to)}", entry, durable=False)
         try:
-            mine = self._publish(f"e-{name}", entry, durable="kept" in entry or kind == "renamed")
+            mine = self._publish(f"e-{name}", entry, durable=kind in ("moved", "copied"))
         except OSError as error:
             if stat is None:
                 raise

@@ -44,6 +44,14 @@ class Places:
             return False
         return below(path, (self.workdir,)) or checkpoint or not below(path, self.temporary)
 
+    def passes(self, path: str) -> bool:
+        """Whether what is made at ``path`` is none of the session's results, but may become one by being renamed, or go with one:
+        temporary files, Python's compiled modules.
+        """
+        if below(path, self.own) or below(path, self.caches) or self._kept(path):
+            return False
+        return "__pycache__" in path or not self.holds(path)
+
     def _kept(self, path: str) -> bool:
         if not self.keep:
             return False

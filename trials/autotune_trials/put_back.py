@@ -1,10 +1,12 @@
 """After a trial: what it changed is put back, what it made is removed. The other half of ledger.py.
 
-    entries, last first ──▶ put back ──▶ written.json: restored, removed, prepared, unkept, failed
+    entries, last first ──▶ put back ──▶ written.json: restored, removed, prepared, left, unkept, failed
 
 Run by the tuner when a session ends; by the warden if the tuner is gone; by the next run over the same directory if both were
 killed. That may be days later: what was written after the session's last sign of life is somebody else's then, and left alone.
-An entry that has been dealt with is deleted. Standard library only, and nothing of ours imported: the warden starts this file by
+An entry that has been dealt with is deleted. Of a directory that the job made only what is known to be the job's is removed: another
+program may have put something there. What no longer is a file of ours is left, and told. Nothing is put back while a process of the
+session is still alive: it would write on. Standard library only, and nothing of ours imported: the warden starts this file by
 its name.
 
 What the job prepares before it trains (a data set it downloads, tokenizes, unpacks) stays, or every trial would do it again: files
@@ -16,41 +18,98 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import fnmatch
+import glob
 import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 PREPARED_BYTES = 1 << 20  # less is a settings file or a log's first lines, and is made again in no time
 OUTCOME = "written.json"
+RUNNING = "running"  # below the ledger: processes that could not be ended
 SILENT_S = 120.0  # a job may write a file this long after anything else was heard of it
 
 Outcome = dict[str, list[Any]]
 
 
-def put_back(session: str, late: bool = False) -> Outcome:
-    """Put back what the session in this directory changed. Its processes must have ended.
+class Inside(NamedTuple):
+    """What the job made inside directories that it made, by their names now."""
+
+    files: set[str]
+    folders: set[str]  # names that once were: an empty directory is no loss
+    may_stay: tuple[str, ...] = ()  # caches, and patterns the user gave: what lies there is not worth telling
+    workdir: str = ""
+
+    def to_tell(self, path: str) -> bool:
+        names = [path[:at] for at in range(len(path) + 1) if at == len(path) or path[at] == os.sep]
+        names += [os.path.relpath(name, self.workdir) for name in names if self.workdir and name.startswith(self.workdir + os.sep)]
+        return not any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in self.may_stay)
+
+
+def put_back(session: str, late: bool = False, running: Iterable[int] = ()) -> Outcome:
+    """Put back what the session in this directory changed.
 
     Args:
         late: some time has passed since.
+        running: processes of the session that could not be ended. As long as one of them lives nothing is put back; a later call may.
 
     Returns (and leaves in ``written.json``):
         restored: paths of the user's files that are again what they were
         removed: paths that were made and are gone
         prepared: paths that were made and stay, see the module
+        left: paths in directories that were made, of which nobody knows who wrote them
         unkept: [path, why] of files that were changed and could not be kept
         failed: [path, why, where the original lies] of files that could not be put back
     """
     with _alone(session):
-        return _outcome_of(session) or _put_back(session, late)
+        return _outcome_of(session) or _not_yet(session, running) or _put_back(session, late)
+
+
+def _not_yet(session: str, running: Iterable[int]) -> Outcome | None:
+    """What to say while processes of the session still run, which also the next call will want to know."""
+    noted = os.path.join(session, "written", RUNNING)
+    if not os.path.isdir(os.path.dirname(noted)):
+        return None
+    try:
+        with open(noted, encoding="utf-8") as file:
+            known = {line.strip() for line in file}
+    except OSError:
+        known = set()
+    known |= {f"{pid} {began}" for pid in running if (began := _began(pid))}
+    alive = sorted(line for line in known if _began(int(line.split()[0])) == line.split()[1])
+    if not alive:
+        return None
+    with open(noted, "w", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in alive)
+    pids = ", ".join(line.split()[0] for line in alive)
+    why = f"processes of this trial could not be ended and may still write ({pids}); once they have ended, the next start puts everything back"
+    outcome = _nothing()
+    outcome["failed"].append([session, why, ""])
+    _save(session, outcome)
+    return outcome
+
+
+def _began(pid: int) -> str:
+    """When a process was started, in ticks since boot; "" if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
+
+
+def _nothing() -> Outcome:
+    return {"restored": [], "removed": [], "prepared": [], "left": [], "unkept": [], "failed": []}
 
 
 def _put_back(session: str, late: bool) -> Outcome:
     ledger = os.path.join(session, "written")
-    outcome: Outcome = {"restored": [], "removed": [], "prepared": [], "unkept": [], "failed": []}
-    entries = _entries(ledger)
+    outcome = _nothing()
+    entries, inside = _entries(ledger), inside_made(ledger)
     checkpoints = {e["path"] for e in entries if e["checkpoint"]}
     trained = _training_began(os.path.join(session, "crumbs"))
     made = {e["path"] for e in entries if e["kind"] == "made"}
@@ -63,7 +122,7 @@ def _put_back(session: str, late: bool) -> Outcome:
             if entry["kind"] != "made" or not _inside(entry["path"], made, moved):  # a directory stays or goes as a whole
                 if limit is None or not _rewritten(entry, limit):
                     _require_none_of(theirs, entry)
-                    _undo(entry, outcome, trained, checkpoints, gone)
+                    _undo(entry, outcome, trained, checkpoints, gone, inside)
             os.unlink(entry["file"])
         except OSError as error:
             why = f"{type(error).__name__}: {error.strerror or error}"
@@ -115,15 +174,17 @@ def _require_none_of(originals: list[str], entry: dict[str, Any]) -> None:
             raise OSError(f"it holds what could not be put back: {original}")
 
 
-def _undo(entry: dict[str, Any], outcome: Outcome, trained: float | None, checkpoints: set[str], gone: set[str]) -> None:
+def _undo(entry: dict[str, Any], outcome: Outcome, trained: float | None, checkpoints: set[str], gone: set[str], inside: Inside) -> None:
     kind, path = entry["kind"], entry["path"]
     if kind == "made":
         if not os.path.lexists(path):
             return
         if _prepared(path, trained, checkpoints):
             outcome["prepared"].append(path)
+        elif os.path.isdir(path) and not os.path.islink(path):
+            _remove_made(path, inside, outcome)
         else:
-            _remove(path)
+            os.unlink(path)
             outcome["removed"].append(path)
     elif kind == "grown":
         _cut(path, entry, outcome)
@@ -227,14 +288,73 @@ def _files(path: str) -> list[str]:
     return [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
 
 
-def _remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
+def _remove_made(made: str, inside: Inside, outcome: Outcome) -> None:
+    """Remove the job's files in a directory that it made, and the directories this empties."""
+    left = []
+    for folder, folders, names in os.walk(made, topdown=False):
+        for name in names + [f for f in folders if os.path.islink(os.path.join(folder, f))]:
+            path = os.path.join(folder, name)
+            if path in inside.files:
+                os.unlink(path)
+            elif inside.to_tell(path):
+                left.append(path)
+        if folder == made or folder in inside.folders:
+            with contextlib.suppress(OSError):  # something is left in it
+                os.rmdir(folder)
+    if os.path.lexists(made):
+        outcome["left"] += sorted(left)
     else:
-        os.unlink(path)
+        outcome["removed"].append(made)
 
 
 # ---------------------------------------------------------------------------------------------------- files
+
+
+def inside_made(ledger: str) -> Inside:
+    """What every process of the job has logged, in the order in which it happened (see Ledger._log)."""
+    files: set[str] = set()
+    folders: set[str] = set()
+    for _, what, path, to in sorted(_records(ledger)):
+        if what == "+":
+            files.add(path)
+        elif what == "d":
+            folders.add(path)
+        elif what == "-":
+            files.discard(path)
+        else:
+            known = path in files or what == "+>"
+            files -= {path, to}
+            if known:
+                files.add(to)
+            moved = {name for name in files if name.startswith(path + os.sep)}
+            files = files - moved | {to + name[len(path) :] for name in moved}
+            folders |= {to + name[len(path) :] for name in folders if name == path or name.startswith(path + os.sep)}
+    return Inside(files, folders, *_may_stay(ledger))
+
+
+def _may_stay(ledger: str) -> tuple[tuple[str, ...], str]:
+    """Patterns of what the session does not look after, and the working directory (see Places.dump)."""
+    try:
+        with open(os.path.join(ledger, "places"), encoding="utf-8", errors="surrogateescape") as file:
+            rows = [row.partition("=")[::2] for row in file.read().split("\0")]
+    except OSError:
+        return (), ""
+    patterns = [glob.escape(path) for kind, path in rows if kind in ("own", "cache", "library")]
+    patterns += [os.path.normpath(path) for kind, path in rows if kind == "keep"]
+    return tuple(patterns), dict(rows).get("workdir", "")
+
+
+def _records(ledger: str) -> Iterator[tuple[int, str, str, str]]:
+    """(when, what, path, to) of all logs; of one that a power cut has spoilt, what comes before that."""
+    for name in os.listdir(ledger) if os.path.isdir(ledger) else ():
+        if not name.startswith("i-"):
+            continue
+        with open(os.path.join(ledger, name), "rb") as file:
+            fields = file.read().split(b"\0")
+        for at in range(0, len(fields) - 4, 4):
+            if not fields[at].isdigit():
+                break
+            yield int(fields[at]), fields[at + 1].decode(), os.fsdecode(fields[at + 2]), os.fsdecode(fields[at + 3])
 
 
 def _entries(ledger: str) -> list[dict[str, Any]]:
@@ -323,4 +443,4 @@ def _save(session: str, outcome: Outcome) -> None:
 
 
 if __name__ == "__main__":
-    put_back(sys.argv[1])
+    put_back(sys.argv[1], running=map(int, sys.argv[2:]))

@@ -493,7 +493,7 @@ class Session:
             if self._socket_dir:
                 shutil.rmtree(self._socket_dir, ignore_errors=True)
             if gone and self.paths.written.exists():  # interrupted while the job still writes: the warden does it, or the next run
-                self.outcome = uninterrupted(lambda: put_back(str(self.paths.root)))
+                self.outcome = uninterrupted(lambda: put_back(str(self.paths.root), running=self.command.left))
             for dump in self.paths.root.glob("stacks-*.txt"):  # opened by every process, asked for by few
                 if not dump.stat().st_size:
                     dump.unlink()

@@ -419,7 +419,8 @@ class Warden:
         """What the job changed is put back by the tuner; by us if there is none any more."""
         arguments = self._order.get("put_back")
         if arguments and not self._answer:
-            subprocess.run([sys.executable, "-I", "-S", *arguments], stdin=subprocess.DEVNULL, check=False)
+            left = map(str, sorted(self._tree()))
+            subprocess.run([sys.executable, "-I", "-S", *arguments, *left], stdin=subprocess.DEVNULL, check=False)
 
     def _tree(self) -> set[int]:
         found = descendants(os.getpid()) | marked(self._order["mark"])

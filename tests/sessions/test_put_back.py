@@ -26,6 +26,7 @@ from autotune_trials.places import Places
 from autotune_trials.protocol import SessionConfig
 from autotune_trials.put_back import leftovers, put_back
 from autotune_trials.session import Session
+from autotune_trials.surroundings import places
 
 WAYS = {
     "overwritten": "open('mine.txt', 'w').write('theirs')",
@@ -273,6 +274,16 @@ def test_what_the_user_lets_it_write_and_what_libraries_keep_is_left_alone(make_
     session.close()
     assert (home / "metrics.jsonl").exists() and (home / "data/raw/a").exists() and (cache / "b").exists()
     assert not (home / "ckpt.pt").exists()
+
+
+def test_a_checkpoint_in_a_cache_is_put_back_but_not_in_one_of_a_librarys(tmp_path):
+    home = tmp_path / "home"
+    env = {"XDG_CACHE_HOME": str(tmp_path / "xdg"), "HF_HOME": str(tmp_path / "xdg" / "hf")}
+    found = places(home, [tmp_path / "run"], env, ())
+    assert Places.load(found.dump()).dump() == found.dump()
+    cases = {"xdg/mine/c.pt": True, "xdg/hf/c.pt": False, "xdg/torch/c.pt": False, "run/c.pt": False, "home/c.pt": True}
+    assert {name: found.holds(str(tmp_path / name), checkpoint=True) for name in cases} == cases
+    assert [name for name in cases if found.holds(str(tmp_path / name))] == ["home/c.pt"]
 
 
 def test_data_prepared_before_training_stays_and_outputs_go(make_session, home):

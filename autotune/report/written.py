@@ -28,7 +28,7 @@ def written_lines(written: Written) -> list[tuple[str, bool]]:
         lines.append((f"{words.clean(path)} was changed by trials and not put back: {words.clean(why)}. {REMEDY}", True))
     if written.left:
         names = _names(written.left, written.counts.get("left", len(written.left)))
-        lines.append((f"Left in directories that trials made, since something else may have written it: {names}. Remove what you do not need.", True))
+        lines.append((f"Left where trials wrote, since something else may have written it: {names}. Remove what you do not need.", True))
     if written.noticed:
         lines.append((f"Changed while a trial ran, by something that could not be watched: {_names(written.noticed, len(written.noticed))}. {REMEDY}", True))
     for path, original in written.failed.items():

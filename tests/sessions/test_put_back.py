@@ -154,6 +154,38 @@ def test_what_another_program_wrote_into_a_directory_of_the_jobs_stays(make_sess
     assert session.outcome["left"] == [str(home / theirs)] and not session.outcome["failed"]
 
 
+@pytest.mark.parametrize("after", ["os.remove('lock')", "os.rename('lock', 'old')", "os.remove('lock'); open('lock', 'w').write('x'); os.remove('lock')"])
+def test_what_another_program_made_where_the_job_had_a_file_stays(make_session, home, after):
+    before = state(home)
+    session = make_session(HEAD + f"open('lock', 'w').write('x'); {after}\nopen('done', 'w').close()", keep=())
+    wait_for((home / "done").exists)
+    (home / "lock").write_text("theirs")
+    session.close()
+    assert session.outcome["left"] == [str(home / "lock")] and (home / "lock").read_text() == "theirs"
+    (home / "lock").unlink()
+    assert state(home) == before
+
+
+def test_what_is_made_again_where_it_was_removed_goes(make_session, home):
+    before = state(home)
+    again = "open('c.tmp', 'w').write('x'); os.replace('c.tmp', 'c'); open('lock', 'w').close(); os.remove('lock')"
+    session = make_session(HEAD + f"{again}; {again}; os.remove('c'); {again}; open('lock', 'w').close()\nopen('done', 'w').close()", keep=())
+    wait_for((home / "done").exists)
+    session.close()
+    assert state(home) == before and session.outcome["left"] == []
+
+
+def test_a_directory_where_a_file_of_the_users_was_is_not_removed_with_what_another_program_put_there(make_session, home):
+    job = HEAD + "os.remove('mine.txt'); os.makedirs('mine.txt/a'); open('mine.txt/a/b', 'w').write('x')\nopen('done', 'w').close()"
+    session = make_session(job, keep=())
+    wait_for((home / "done").exists)
+    (home / "mine.txt" / "theirs").write_text("theirs")
+    session.close()
+    assert [p.name for p in (home / "mine.txt").iterdir()] == ["theirs"]
+    ((path, _, kept),) = session.outcome["failed"]
+    assert path == str(home / "mine.txt") and Path(kept).read_text().startswith("the user's own")
+
+
 def test_what_another_program_wrote_stays_also_where_the_job_renames_it(make_session, home):
     job = HEAD + """
 os.makedirs('out/keep'); open('ready', 'w').close()
@@ -199,6 +231,15 @@ def test_what_may_stay_in_a_directory_that_was_made_is_not_told(make_session, ho
     session.close()
     assert (home / "out/data/raw/a").exists() and (home / "out/b.npy").exists() and not (home / "out/c").exists()
     assert session.outcome["left"] == []
+
+
+def test_a_job_that_writes_very_many_files_in_two_steps(ledger, home):
+    log = home / "session" / "written" / "i-1"
+    records = (f"{2 * n}\0+\0{home}/out/{n}.tmp\0\0{2 * n + 1}\0>\0{home}/out/{n}.tmp\0{home}/out/{n}\0" for n in range(50_000))
+    log.write_text("".join(records) + f"999999\0d>\0{home}/out\0{home}/later\0")
+    began = time.process_time()
+    inside = putting.inside_made(str(home / "session" / "written"))
+    assert time.process_time() - began < 5 and len(inside.files) == 50_000 and str(home / "later" / "7") in inside.files
 
 
 def test_a_spoilt_log_removes_nothing_it_does_not_name(ledger, home):

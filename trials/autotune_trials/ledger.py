@@ -93,9 +93,8 @@ class Ledger:
         stat = _stat(path, follow=False) if self._holds(path) else None
         if stat is None or _is_directory(stat):
             return
-        if not self._inside_made(path):
-            self._claim(path, WHOLE, False, "linked", stat)
-        elif logged:
+        known = self._inside_made(path) or not self._claim(path, WHOLE, False, "linked", stat)
+        if known and logged:  # what lies there later may be another program's
             self._log("-", path)
 
     def renames(self, source: str, target: str) -> None:
@@ -146,7 +145,7 @@ class Ledger:
                 for path in (os.path.join(folder, name) for name in folders + names):
                     if path in theirs.files or path in theirs.folders or self._is_made(path):
                         self._makes(target + path[len(source) :], False)
-        self._log_renamed(source, target)
+        self._log("d>", source, target)
 
     def makes(self, path: str) -> None:
         """Make something at ``path`` that is no directory, if nothing is there."""
@@ -175,9 +174,8 @@ class Ledger:
 
     def _makes(self, path: str, checkpoint: bool, folder: bool = False) -> None:
         inside = self._inside_made(path)
-        if checkpoint or not inside:
-            self._claim(path, WHOLE, checkpoint, "made", None)
-        if inside or self.places.passes(path):
+        known = bool((checkpoint or not inside) and not self._claim(path, WHOLE, checkpoint, "made", None))
+        if known or inside or self.places.passes(path):
             self._log("d" if folder else "+", path)
 
     def _log_passed(self, path: str, folder: bool = False) -> None:
@@ -186,13 +184,13 @@ class Ledger:
             self._log("d" if folder else "+", path)
 
     def _log_renamed(self, source: str, target: str) -> None:
-        """Told where a name inside a made directory is concerned, or one that may get there."""
+        """A file, told where a name inside a made directory is concerned, or one that may get there."""
         if any(self.places.passes(path) or self._inside_made(path) or self._is_made(path) for path in (source, target)):
             theirs = self.places.passes(source) or self._inside_made(source)  # else the job's own, or kept under another name
             self._log(">" if theirs else "+>", source, target)
 
     def _log(self, what: str, path: str, to: str = "") -> None:
-        """One record of a name: ``+`` a file, ``d`` a directory made; ``-`` removed; ``>`` renamed, ``+>`` from where it was claimed.
+        """One record of a name: ``+`` a file, ``d`` a directory made; ``-`` removed; ``>`` renamed, ``+>`` from where it was claimed; ``d>`` a directory.
 
         Opened for each: a job that closes every descriptor it does not know must not find ours among its own files.
         """

@@ -39,6 +39,7 @@ class Inside(NamedTuple):
     """What the job made inside directories that it made, by their names now."""
 
     files: set[str]
+    gone: set[str]  # where it had a file, inside or not, and has removed or renamed it
     folders: set[str]  # names that once were: an empty directory is no loss
     may_stay: tuple[str, ...] = ()  # caches, and patterns the user gave: what lies there is not worth telling
     workdir: str = ""
@@ -60,7 +61,7 @@ def put_back(session: str, late: bool = False, running: Iterable[int] = ()) -> O
         restored: paths of the user's files that are again what they were
         removed: paths that were made and are gone
         prepared: paths that were made and stay, see the module
-        left: paths in directories that were made, of which nobody knows who wrote them
+        left: paths where something was made, and what lies there now may be another program's
         unkept: [path, why] of files that were changed and could not be kept
         failed: [path, why, where the original lies] of files that could not be put back
     """
@@ -123,6 +124,8 @@ def _put_back(session: str, late: bool) -> Outcome:
                 if limit is None or not _rewritten(entry, limit):
                     _require_none_of(theirs, entry)
                     _undo(entry, outcome, trained, checkpoints, gone, inside)
+                elif entry["kind"] == "made":
+                    outcome["left"].append(entry["path"])
             os.unlink(entry["file"])
         except OSError as error:
             why = f"{type(error).__name__}: {error.strerror or error}"
@@ -183,6 +186,8 @@ def _undo(entry: dict[str, Any], outcome: Outcome, trained: float | None, checkp
             outcome["prepared"].append(path)
         elif os.path.isdir(path) and not os.path.islink(path):
             _remove_made(path, inside, outcome)
+        elif path in inside.gone:
+            outcome["left"].append(path)
         else:
             os.unlink(path)
             outcome["removed"].append(path)
@@ -223,7 +228,7 @@ def _return_original(path: str, entry: dict[str, Any], outcome: Outcome) -> None
         return
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
+        os.rmdir(path)  # what the job made in it is gone by now
     if os.path.lexists(path) and os.path.samestat(os.lstat(path), os.lstat(kept)):
         os.unlink(kept)  # rename(2) does nothing where both names are one file
         return
@@ -313,23 +318,29 @@ def _remove_made(made: str, inside: Inside, outcome: Outcome) -> None:
 def inside_made(ledger: str) -> Inside:
     """What every process of the job has logged, in the order in which it happened (see Ledger._log)."""
     files: set[str] = set()
+    gone: set[str] = set()
     folders: set[str] = set()
     for _, what, path, to in sorted(_records(ledger)):
         if what == "+":
             files.add(path)
+            gone.discard(path)
         elif what == "d":
             folders.add(path)
         elif what == "-":
             files.discard(path)
-        else:
+            gone.add(path)
+        elif what in (">", "+>"):
             known = path in files or what == "+>"
             files -= {path, to}
+            gone.discard(to)
+            gone.add(path)
             if known:
                 files.add(to)
+        elif what == "d>":
             moved = {name for name in files if name.startswith(path + os.sep)}
             files = files - moved | {to + name[len(path) :] for name in moved}
             folders |= {to + name[len(path) :] for name in folders if name == path or name.startswith(path + os.sep)}
-    return Inside(files, folders, *_may_stay(ledger))
+    return Inside(files, gone, folders, *_may_stay(ledger))
 
 
 def _may_stay(ledger: str) -> tuple[tuple[str, ...], str]:

@@ -151,9 +151,10 @@ class Written:
     restored: tuple[str, ...] = ()  # the user's files that were changed and are again what they were; at most 20 names
     removed: tuple[str, ...] = ()  # made by trials, gone
     prepared: tuple[str, ...] = ()  # made before training began (a data set), left for the next trial and the user
-    counts: Mapping[str, int] = field(default_factory=dict)  # how many of the three there are in all
+    left: tuple[str, ...] = ()  # in directories that trials made, and not removed with them: nobody knows who wrote them
+    counts: Mapping[str, int] = field(default_factory=dict)  # how many of the four there are in all
     unkept: Mapping[str, str] = field(default_factory=dict)  # changed and not put back -> why
-    failed: Mapping[str, str] = field(default_factory=dict)  # could not be put back -> where the original lies
+    failed: Mapping[str, str] = field(default_factory=dict)  # could not be put back -> where the original lies, or why
     noticed: tuple[str, ...] = ()  # changed during a trial by something that could not be watched
 
 

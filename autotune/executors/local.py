@@ -24,7 +24,7 @@ import autotune_spaces
 import autotune_trials
 from autotune.executors.base import PREPARATION_S, Capture, Executor, FixedRun, LiveSession, SessionFailed
 from autotune.executors.output import read_metrics
-from autotune.executors.side_effects import notice, own_places, require_restored, restore_leftovers
+from autotune.executors.side_effects import WorkdirLock, notice, own_places, require_restored, restore_leftovers
 from autotune.export.fingerprint import interpreter
 from autotune.job.command import placeholders
 from autotune.job.configs import in_words, live_choices, process_part
@@ -35,6 +35,7 @@ from autotune_trials.measure.profiler import STACK_STEPS
 from autotune_trials.paths import SessionPaths
 from autotune_trials.preparing import Preparation
 from autotune_trials.protocol import Block, BlockReport, KnobChoice, Record, SessionConfig
+from autotune_trials.put_back import leftovers
 from autotune_trials.session import Session
 from autotune_trials.surroundings import socket_folders
 
@@ -69,7 +70,7 @@ class LocalExecutor(Executor):
 
     Raises (its methods):
         SessionFailed: with the session's directory and the end of its log.
-        InputError: a file that an earlier trial changed could not be put back.
+        InputError: a file that an earlier trial changed could not be put back; another run has trials in this working directory.
         OSError: the run directory cannot be written.
     """
 
@@ -78,7 +79,12 @@ class LocalExecutor(Executor):
         self._open: list[Session] = []
         self._preparation = Preparation()
         warden.sweep_stale(socket_folders())  # what an earlier run left behind when it was killed together with its wardens
-        restore_leftovers(self.run_dir)
+        self._lock = WorkdirLock(spec.workdir) if spec.side_effects.put_back or leftovers(str(self.run_dir)) else None
+        try:
+            restore_leftovers(self.run_dir)
+        except BaseException:
+            self._unlock()
+            raise
 
     def open_live(self, process_config: Config) -> LiveSession:
         session = self._session("live", process_config, SessionConfig("live", "", loader_key=self.loader_key), seed=0)
@@ -154,6 +160,11 @@ class LocalExecutor(Executor):
             finish(session)
         self._open.clear()
         self._preparation.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
 
     def _report(self, session: Session, capture: Capture) -> str:
         """The path of the tool's report, once the tool is done; "" if it wrote none."""

@@ -3,18 +3,20 @@
     a session ends       Session.close puts back what was noted (autotune_trials.put_back); written.json says what that was
     the first one        the working directory is also looked through for files that changed unseen: noticed.json
     a session begins     not while a file of the user's could not be put back: the next trial would start from another state
-    a run begins         what a killed run left is put back first
+    a run begins         it alone may put things back in this working directory; what a killed run left is put back first
     a run ends           summary() of all sessions, for the closing screen and result.json
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from autotune.errors import InputError
 from autotune.results import Written
@@ -39,6 +41,53 @@ def own_places(run_dir: Path, tracking_uri: str | None) -> tuple[Path, ...]:
     return (run_dir, database, *beside, database.parent / "mlartifacts")
 
 
+class WorkdirLock:
+    """Held while trials run in ``workdir`` and are put back: two runs would put back each other's files.
+
+    A lock on the directory itself: nothing is written there. Within this process it may be taken more than once.
+
+    Raises:
+        InputError: another run holds it.
+    """
+
+    _held: ClassVar[dict[str, tuple[int, int]]] = {}  # directory -> (descriptor, how often)
+
+    def __init__(self, workdir: Path) -> None:
+        self._path: str | None = os.path.realpath(workdir)
+        folder, times = self._held.get(self._path) or (self._take(self._path, workdir), 0)
+        self._held[self._path] = folder, times + 1
+
+    def _take(self, path: str, workdir: Path) -> int:
+        try:
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:  # may be entered but not read; there is none, which the job will say
+            return -1
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(folder)
+            raise InputError(
+                "another autotune run has trials in this working directory, and both would put back each other's files",
+                where=str(workdir), expected="one run at a time, as long as trials are put back",
+                remedy="wait for it, run in a copy of the directory, or set side_effects: {put_back: false}",
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        return folder
+
+    def release(self) -> None:
+        if self._path is None:
+            return
+        folder, times = self._held.pop(self._path)
+        if times > 1:
+            self._held[self._path] = folder, times - 1
+        elif folder >= 0:
+            with contextlib.suppress(OSError):  # a forked child may still have it open: closing would not be enough
+                fcntl.flock(folder, fcntl.LOCK_UN)
+            os.close(folder)
+        self._path = None
+
+
 def restore_leftovers(run_dir: Path) -> None:
     """Put back what sessions of a killed run left changed. The caller holds the run directory.
 
@@ -56,7 +105,7 @@ def require_restored(outcome: Outcome | None) -> None:
     if outcome is None or not outcome["failed"]:
         return
     path, why, kept = outcome["failed"][0]
-    remedy = f"its original is {kept}: move it back by hand, then run the same command again" if kept else "see docs/side-effects.md"
+    remedy = f"its original is {kept}: move it back by hand, then run the same command again" if kept else "remove the cause, then run the same command again"
     raise InputError(f"a trial changed this file, and it could not be put back: {why}", where=path, expected="the file as it was", remedy=remedy)
 
 
@@ -65,7 +114,7 @@ def notice(session: Path, workdir: Path, places: Places | None, outcome: Outcome
     if places is None or outcome is None:
         return
     since = (session / "session.json").stat().st_mtime
-    known = {*outcome["restored"], *outcome["prepared"], *(path for path, *_ in outcome["unkept"] + outcome["failed"])}
+    known = {*outcome["restored"], *outcome["prepared"], *outcome["left"], *(path for path, *_ in outcome["unkept"] + outcome["failed"])}
     found = [path for path in changed_since(os.path.realpath(workdir), since, places) if not _known(path, known)]
     publish(session / NOTICED, json.dumps(found))
 
@@ -97,15 +146,16 @@ def summary(run_dir: Path, workdir: Path) -> Written:
     outcomes = [found for session in sessions if (found := _load(session / OUTCOME))]
 
     def names(kind: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(_shown(path, home) for outcome in outcomes for path in outcome[kind]))
+        return tuple(dict.fromkeys(_shown(path, home) for outcome in outcomes for path in outcome.get(kind, ())))
 
     def reasons(kind: str, at: int) -> dict[str, str]:
-        return {_shown(entry[0], home): entry[at] for outcome in outcomes for entry in outcome[kind]}
+        return {_shown(entry[0], home): entry[at] or entry[1] for outcome in outcomes for entry in outcome[kind]}
 
     noticed = [path for session in sessions for path in _load(session / NOTICED) or ()]
-    kinds = {kind: names(kind) for kind in ("restored", "removed", "prepared")}
+    kinds = {kind: names(kind) for kind in ("restored", "removed", "prepared", "left")}
     return Written(
         restored=kinds["restored"][:MOST_NAMES], removed=kinds["removed"][:MOST_NAMES], prepared=kinds["prepared"][:MOST_NAMES],
+        left=kinds["left"][:MOST_NAMES],
         counts={kind: len(found) for kind, found in kinds.items()},
         unkept=reasons("unkept", 1), failed=reasons("failed", 2),
         noticed=tuple(dict.fromkeys(_shown(path, home) for path in noticed))[:MOST_NAMES],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from autotune.report import words
 from autotune.results import Written
 
@@ -24,10 +26,14 @@ def written_lines(written: Written) -> list[tuple[str, bool]]:
         lines.append((f"Trials wrote files of yours: {'; '.join(quiet)}.", False))
     for path, why in written.unkept.items():
         lines.append((f"{words.clean(path)} was changed by trials and not put back: {words.clean(why)}. {REMEDY}", True))
+    if written.left:
+        names = _names(written.left, written.counts.get("left", len(written.left)))
+        lines.append((f"Left where trials wrote, since something else may have written it: {names}. Remove what you do not need.", True))
     if written.noticed:
         lines.append((f"Changed while a trial ran, by something that could not be watched: {_names(written.noticed, len(written.noticed))}. {REMEDY}", True))
     for path, original in written.failed.items():
-        lines.append((f"{words.clean(path)} could not be put back; what it was before lies in {words.clean(original) or 'no place'}.", True))
+        what = f"what it was before lies in {words.clean(original)}" if os.path.isabs(original) else words.clean(original)
+        lines.append((f"{words.clean(path)} could not be put back; {what}.", True))
     return lines
 
 

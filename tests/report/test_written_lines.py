@@ -22,6 +22,13 @@ def test_what_was_put_back_is_one_quiet_line() -> None:
     assert line == "Trials wrote files of yours: put back as they were: ckpt.pt; removed again: runs/0, runs/1, runs/2, runs/3 and 5 more."
 
 
+def test_what_was_left_and_why_nothing_was_put_back_is_said() -> None:
+    lines = written_lines(Written(left=("out/theirs",), counts={"left": 1}, failed={"sessions/1": "processes of this trial (12)"}))
+    assert [urgent for _, urgent in lines] == [True] * 2
+    assert "something else may have written it: out/theirs." in lines[0][0]
+    assert lines[1][0] == "sessions/1 could not be put back; processes of this trial (12)."
+
+
 def test_what_was_not_put_back_comes_with_what_to_do(tmp_path) -> None:
     written = Written(unkept={"big.bin": "larger than 1024 MiB"}, noticed=("a.h5", "b.db"), failed={"ckpt.pt": "/run/kept/1"})
     lines = written_lines(written)

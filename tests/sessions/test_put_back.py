@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -17,13 +18,15 @@ import pytest
 from session_paths import PYTHONPATH
 from session_waits import gone_within, wait_for
 
+from autotune_trials import ledger as noting
 from autotune_trials import put_back as putting
-from autotune_trials.ledger import Ledger
+from autotune_trials.ledger import CannotKeep, Ledger
 from autotune_trials.paths import SessionPaths
 from autotune_trials.places import Places
 from autotune_trials.protocol import SessionConfig
 from autotune_trials.put_back import leftovers, put_back
 from autotune_trials.session import Session
+from autotune_trials.surroundings import places
 
 WAYS = {
     "overwritten": "open('mine.txt', 'w').write('theirs')",
@@ -43,7 +46,18 @@ WAYS = {
     "directory removed": "shutil.rmtree('folder')",
     "directory removed and made anew": "shutil.rmtree('folder'); os.makedirs('folder/deep'); open('folder/other', 'w').write('x')",
     "directory renamed": "os.rename('folder', 'folder.bak'); os.mkdir('folder'); open('folder/new', 'w').write('x')",
+    "directory renamed into a new one, then removed with it": "os.mkdir('t'); os.rename('folder', 't/f'); open('t/f/n', 'w').write('x'); shutil.rmtree('t')",
+    "directory renamed onto a new one, then removed": "os.mkdir('t'); os.rename('folder', 't'); shutil.rmtree('t')",
+    "directory renamed into a new one, which is renamed": "os.mkdir('t'); os.rename('folder', 't/f'); os.rename('t', 'u'); open('u/f/n', 'w').write('x')",
+    "directory renamed at the second attempt": "os.mkdir('b'); os.mkdir('b/x')\ntry: os.rename('folder', 'b')\nexcept OSError: os.rename('folder', 'c')",
+    "directory renamed there, back and away": "os.rename('folder', 'b'); os.rename('b', 'folder'); os.rename('folder', 'c'); open('c/other', 'w').write('x')",
+    "directory renamed onto a new one, and on": "os.mkdir('t'); os.rename('folder', 't'); os.rename('t', 'u'); shutil.rmtree('u')",
+    "directory rotated twice": "exec(2 * \"shutil.rmtree('o', True); os.rename('folder', 'o'); os.mkdir('folder'); open('folder/n', 'w').write('x');\")",
     "copied over": "shutil.copy('folder/other', 'mine.txt'); shutil.move('folder/other', 'moved')",
+    "renamed, then appended to": "os.rename('mine.txt', 'old.txt'); open('old.txt', 'a').write('x')",
+    "renamed there and back, then changed": "os.rename('mine.txt', 'o'); os.rename('o', 'mine.txt'); f = open('mine.txt', 'r+'); f.write('XX'); f.close()",
+    "renamed into a new directory, then copied over": "os.mkdir('old'); os.rename('mine.txt', 'old/m'); shutil.copy('folder/other', 'old/m')",
+    "read, cut and written anew": "f = open('mine.txt', 'a+'); f.truncate(0); f.write('x' * 99); f.close()",
     "made": "open('new', 'w').write('x'); os.makedirs('out/deep'); open('out/deep/log', 'a').write('x'); os.symlink('new', 'l')",
     "made, renamed": "os.mkdir('tmp-1'); open('tmp-1/w', 'w').write('x'); os.rename('tmp-1', 'checkpoint-1')",
     "from a forked child": "p = os.fork() or (open('mine.txt', 'w').write('x'), os._exit(0)); os.waitpid(p, 0)",
@@ -110,6 +124,167 @@ open('done', 'w').close()
     assert state(home) == before
 
 
+def test_a_directory_that_cannot_be_renamed_back_is_not_removed_with_the_one_it_lies_in(make_session, home):
+    job = "import os\nos.mkdir('out'); os.rename('folder', 'out/f'); os.mkdir('folder'); os.system('echo x > folder/unseen')\nopen('done', 'w').close()"
+    session = make_session(job, keep=())
+    wait_for((home / "done").exists)
+    session.close()
+    assert [path for path, *_ in session.outcome["failed"]] == [str(home / "folder"), str(home / "out")]
+    assert (home / "out" / "f" / "other").read_text() == "another"
+
+
+FOREIGN = {
+    "written there": ("os.mkdir('out')", "out/theirs"),
+    "written deep in there": ("os.makedirs('out/a/b'); open('out/a/b/log', 'w').write('x')", "out/a/b/theirs"),
+    "renamed there by another program": ("os.mkdir('out'); open('out/log', 'w').write('x')", "out/theirs"),
+    "where one of the job's was before": ("os.mkdir('out'); open('out/theirs', 'w').write('x'); os.remove('out/theirs')", "out/theirs"),
+    "where one of the job's was, which it renamed": ("os.mkdir('out'); open('out/theirs', 'w').write('x'); os.replace('out/theirs', 'out/b')", "out/theirs"),
+}
+
+
+@pytest.mark.parametrize("way", FOREIGN)
+def test_what_another_program_wrote_into_a_directory_of_the_jobs_stays(make_session, home, way):
+    job, theirs = FOREIGN[way]
+    session = make_session(HEAD + job + "\nopen('done', 'w').close()", keep=())
+    wait_for((home / "done").exists)
+    (home / theirs).write_text("theirs")
+    session.close()
+    assert (home / theirs).read_text() == "theirs"
+    assert [p for p in (home / "out").rglob("*") if p.is_file()] == [home / theirs]
+    assert session.outcome["left"] == [str(home / theirs)] and not session.outcome["failed"]
+
+
+@pytest.mark.parametrize("after", ["os.remove('lock')", "os.rename('lock', 'old')", "os.remove('lock'); open('lock', 'w').write('x'); os.remove('lock')"])
+def test_what_another_program_made_where_the_job_had_a_file_stays(make_session, home, after):
+    before = state(home)
+    session = make_session(HEAD + f"open('lock', 'w').write('x'); {after}\nopen('done', 'w').close()", keep=())
+    wait_for((home / "done").exists)
+    (home / "lock").write_text("theirs")
+    session.close()
+    assert session.outcome["left"] == [str(home / "lock")] and (home / "lock").read_text() == "theirs"
+    (home / "lock").unlink()
+    assert state(home) == before
+
+
+def test_what_is_made_again_where_it_was_removed_goes(make_session, home):
+    before = state(home)
+    again = "open('c.tmp', 'w').write('x'); os.replace('c.tmp', 'c'); open('lock', 'w').close(); os.remove('lock')"
+    session = make_session(HEAD + f"{again}; {again}; os.remove('c'); {again}; open('lock', 'w').close()\nopen('done', 'w').close()", keep=())
+    wait_for((home / "done").exists)
+    session.close()
+    assert state(home) == before and session.outcome["left"] == []
+
+
+def test_a_directory_where_a_file_of_the_users_was_is_not_removed_with_what_another_program_put_there(make_session, home):
+    job = HEAD + "os.remove('mine.txt'); os.makedirs('mine.txt/a'); open('mine.txt/a/b', 'w').write('x')\nopen('done', 'w').close()"
+    session = make_session(job, keep=())
+    wait_for((home / "done").exists)
+    (home / "mine.txt" / "theirs").write_text("theirs")
+    session.close()
+    assert [p.name for p in (home / "mine.txt").iterdir()] == ["theirs"]
+    ((path, _, kept),) = session.outcome["failed"]
+    assert path == str(home / "mine.txt") and Path(kept).read_text().startswith("the user's own")
+
+
+def test_what_another_program_wrote_stays_also_where_the_job_renames_it(make_session, home):
+    job = HEAD + """
+os.makedirs('out/keep'); open('ready', 'w').close()
+import time
+while not os.path.exists('out/keep/theirs'): time.sleep(0.01)
+os.rename('out/keep/theirs', 'out/keep/renamed'); os.rename('out', 'later'); open('later/mine', 'w').write('x')
+open('done', 'w').close()
+"""
+    session = make_session(job, keep=())
+    wait_for((home / "ready").exists)
+    (home / "theirs").write_text("theirs")
+    (home / "theirs").rename(home / "out" / "keep" / "theirs")
+    wait_for((home / "done").exists)
+    session.close()
+    assert session.outcome["left"] == [str(home / "later/keep/renamed")] and not (home / "later/mine").exists() and not (home / "out").exists()
+
+
+INSIDE = {
+    "by every call there is": "os.makedirs('out/a'); open('out/a/f', 'w').write('x'); os.link('out/a/f', 'out/g'); os.symlink('a', 'out/l'); "
+    "os.rename('out/a', 'out/b'); os.replace('out/b/f', 'out/k'); pathlib.Path('out/b/h').touch()",
+    "by way of temporary files": "import tempfile; os.mkdir('out'); f = tempfile.NamedTemporaryFile(dir='/tmp', delete=False); f.write(b'x'); f.close(); "
+    "shutil.move(f.name, 'out/m'); d = tempfile.mkdtemp(dir='/tmp'); open(d + '/w', 'w').write('x'); shutil.move(d, 'out/d')",
+    "by copying": "shutil.copytree('folder', 'out/copied'); shutil.copy('mine.txt', 'out/copied/more')",
+    "by renaming from beside it": "open('t', 'w').write('x'); os.mkdir('out'); os.replace('t', 'out/t'); os.rename('mine.txt', 'out/mine')",
+    "by a child": "os.mkdir('out'); p = os.fork() or (open('out/c', 'w').write('x'), os._exit(0)); os.waitpid(p, 0); os.rename('out/c', 'out/d')",
+    "by importing": "os.mkdir('out'); open('out/made.py', 'w').write('x = 1'); sys.path.insert(0, 'out'); sys.dont_write_bytecode = False; import made",
+}
+
+
+@pytest.mark.parametrize("way", INSIDE)
+def test_what_the_job_wrote_into_a_directory_of_its_own_goes(make_session, home, way):
+    before = state(home)
+    session = make_session(HEAD + INSIDE[way] + "\nopen('done', 'w').close()", keep=())
+    wait_for((home / "done").exists)
+    session.close()
+    assert state(home) == before and not session.outcome["left"] and not session.outcome["failed"]
+
+
+def test_what_may_stay_in_a_directory_that_was_made_is_not_told(make_session, home):
+    job = "import os\nos.makedirs('out/data/raw'); open('out/data/raw/a', 'w').write('x'); open('out/b.npy', 'w').write('x'); open('out/c', 'w').write('x')\n"
+    session = make_session(job + "open('done', 'w').close()", keep=("out/data/", "out/*.npy"))
+    wait_for((home / "done").exists)
+    session.close()
+    assert (home / "out/data/raw/a").exists() and (home / "out/b.npy").exists() and not (home / "out/c").exists()
+    assert session.outcome["left"] == []
+
+
+def test_a_job_that_writes_very_many_files_in_two_steps(ledger, home):
+    log = home / "session" / "written" / "i-1"
+    records = (f"{2 * n}\0+\0{home}/out/{n}.tmp\0\0{2 * n + 1}\0>\0{home}/out/{n}.tmp\0{home}/out/{n}\0" for n in range(50_000))
+    log.write_text("".join(records) + f"999999\0d>\0{home}/out\0{home}/later\0")
+    began = time.process_time()
+    inside = putting.inside_made(str(home / "session" / "written"))
+    assert time.process_time() - began < 5 and len(inside.files) == 50_000 and str(home / "later" / "7") in inside.files
+
+
+def test_a_spoilt_log_removes_nothing_it_does_not_name(ledger, home):
+    ledger.makes_directory(str(home / "out"))
+    (home / "out").mkdir()
+    for name in ("a", "b"):
+        ledger.opens(str(home / "out" / name), os.O_WRONLY | os.O_CREAT)
+        (home / "out" / name).write_text("x")
+    (log,) = (home / "session" / "written").glob("i-*")
+    log.write_bytes(log.read_bytes()[:-10] + bytes(20))
+    assert put_back(str(home / "session"))["left"] == [str(home / "out" / "b")] and not (home / "out" / "a").exists()
+
+
+def test_nothing_is_put_back_while_a_process_of_the_trial_still_runs(ledger, home):
+    ledger.opens(str(home / "mine.txt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    (home / "mine.txt").write_text("theirs")
+    survivor = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        for running in ([survivor.pid], []):  # the session that ended, the next start
+            ((_, why, _),) = put_back(str(home / "session"), running=running)["failed"]
+            assert str(survivor.pid) in why and (home / "mine.txt").read_text() == "theirs"
+    finally:
+        survivor.kill()
+        survivor.wait()
+    assert put_back(str(home / "session"), late=True)["restored"] == [str(home / "mine.txt")]
+    assert (home / "mine.txt").read_text().startswith("the user's own")
+
+
+def test_a_session_that_could_not_end_a_process_puts_nothing_back(make_session, home, monkeypatch):
+    session = make_session("open('mine.txt', 'w').write('x'); open('done', 'w').close()", keep=())
+    wait_for((home / "done").exists)
+    ended = session.command.wait_until_gone
+
+    def wait(turn):
+        ended(turn)
+        session.command.left = [os.getpid()]
+
+    monkeypatch.setattr(session.command, "wait_until_gone", wait)
+    session.close()
+    assert (home / "mine.txt").read_text() == "x" and str(os.getpid()) in session.outcome["failed"][0][1]
+    (session.paths.written / putting.RUNNING).unlink()
+    put_back(str(session.paths.root))
+    assert (home / "mine.txt").read_text().startswith("the user's own")
+
+
 def test_two_processes_that_overwrite_one_file_at_once(make_session, home):
     job = HEAD + """
 children = []
@@ -140,6 +315,16 @@ def test_what_the_user_lets_it_write_and_what_libraries_keep_is_left_alone(make_
     session.close()
     assert (home / "metrics.jsonl").exists() and (home / "data/raw/a").exists() and (cache / "b").exists()
     assert not (home / "ckpt.pt").exists()
+
+
+def test_a_checkpoint_in_a_cache_is_put_back_but_not_in_one_of_a_librarys(tmp_path):
+    home = tmp_path / "home"
+    env = {"XDG_CACHE_HOME": str(tmp_path / "xdg"), "HF_HOME": str(tmp_path / "xdg" / "hf")}
+    found = places(home, [tmp_path / "run"], env, ())
+    assert Places.load(found.dump()).dump() == found.dump()
+    cases = {"xdg/mine/c.pt": True, "xdg/hf/c.pt": False, "xdg/torch/c.pt": False, "run/c.pt": False, "home/c.pt": True}
+    assert {name: found.holds(str(tmp_path / name), checkpoint=True) for name in cases} == cases
+    assert [name for name in cases if found.holds(str(tmp_path / name))] == ["home/c.pt"]
 
 
 def test_data_prepared_before_training_stays_and_outputs_go(make_session, home):
@@ -179,23 +364,93 @@ def test_a_large_file_changed_in_place_is_told_not_copied(make_session, home):
     assert path == str(home / "memmap.bin") and "1024 MiB" in why
 
 
-def test_files_on_another_disk_are_kept_beside_themselves(tmp_path):
+def test_files_on_another_disk_are_kept_there(tmp_path, monkeypatch):
     """In the ledger itself: a session never looks after /dev, which is the second disk that is always there."""
     shm = Path("/dev/shm")
     if not shm.is_dir() or shm.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("no second file system here")
     other = Path(tempfile.mkdtemp(prefix="autotune-test-", dir=shm))
     try:
-        (other / "ckpt").write_text("good")
+        (other / "out").mkdir()
+        (other / "out" / "ckpt").write_text("good")
         (tmp_path / "written" / "kept").mkdir(parents=True)
         (tmp_path / "written" / "places").write_text(Places(str(other), (), (), (), ()).dump())
-        Ledger(str(tmp_path / "written")).opens(str(other / "ckpt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        assert [p.name.startswith(".autotune-kept-") for p in other.iterdir()] == [True]
-        (other / "ckpt").write_text("bad")
-        assert put_back(str(tmp_path))["restored"] == [str(other / "ckpt")]
-        assert [p.name for p in other.iterdir()] == ["ckpt"] and (other / "ckpt").read_text() == "good"
+        monkeypatch.setattr(os, "access", lambda path, mode: str(path).startswith(str(other)))
+        ledger = Ledger(str(tmp_path / "written"))
+        ledger.opens(str(other / "out" / "ckpt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        ledger.removes_directory(str(other / "out"))
+        assert [p.name.startswith(".autotune-kept-") for p in other.iterdir() if p.is_file()] == [True]
+        (other / "out").rmdir()  # a job that clears it finds nothing in its way
+        assert put_back(str(tmp_path))["restored"] == [str(other / "out"), str(other / "out" / "ckpt")]
+        assert [p.name for p in other.iterdir()] == ["out"] and (other / "out" / "ckpt").read_text() == "good"
     finally:
         shutil.rmtree(other)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, home: Path) -> Ledger:
+    (tmp_path / "session" / "written" / "kept").mkdir(parents=True)
+    (tmp_path / "session" / "written" / "places").write_text(Places(str(home), (str(tmp_path / "session"),), (), (), ()).dump())
+    return Ledger(str(tmp_path / "session" / "written"))
+
+
+@pytest.mark.parametrize("fails", [errno.EXDEV, errno.EBUSY])
+def test_two_mounts_of_one_disk(ledger, home, monkeypatch, fails):
+    """As in containers: one device number, and still nothing can be renamed from one to the other; or the file itself is a mount."""
+    rename = {"rename": os.rename, "replace": os.replace}
+
+    def across(name):
+        def call(source, target):
+            parts = [str(p).startswith(str(home / "session")) for p in (source, target)]
+            if parts[0] != parts[1] or (fails == errno.EBUSY and str(home / "mine.txt") in (str(source), str(target))):
+                raise OSError(fails, os.strerror(fails))
+            return rename[name](source, target)
+
+        return call
+
+    monkeypatch.setattr(os, "replace", across("replace"))
+    monkeypatch.setitem(noting._WAYS, "moved", (across("rename"), noting._copy))
+    before = state(home)
+    ledger.opens(str(home / "mine.txt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    (home / "mine.txt").write_text("theirs")
+    outcome = put_back(str(home / "session"))
+    assert not outcome["failed"] and state(home) == before
+
+
+def test_a_file_with_two_names_keeps_them(ledger, home):
+    os.link(home / "mine.txt", home / "twin")
+    before = state(home)
+    ledger.opens(str(home / "mine.txt"), os.O_RDWR)
+    with open(home / "mine.txt", "r+") as file:
+        file.write("theirs")
+    put_back(str(home / "session"))
+    assert state(home) == before and (home / "mine.txt").samefile(home / "twin")
+
+
+def test_what_cannot_be_kept_is_not_changed(ledger, home, monkeypatch):
+    """A full disk: the job's own call fails, as it would soon anyway; each time."""
+
+    def full(*_args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setitem(noting._WAYS, "copied", (full,))
+    for _ in range(2):
+        with pytest.raises(CannotKeep, match="No space left"):
+            ledger.opens(str(home / "mine.txt"), os.O_RDWR)
+    monkeypatch.setattr("autotune_trials.ledger._take_name", full)
+    for call in (ledger.removes, lambda path: ledger.opens(path, os.O_WRONLY | os.O_APPEND)):
+        with pytest.raises(CannotKeep, match="No space left"):
+            call(str(home / "mine.txt"))
+    outcome = put_back(str(home / "session"))
+    assert not outcome["failed"] and not outcome["unkept"] and (home / "mine.txt").read_text().startswith("the user's own")
+
+
+def test_a_job_that_clears_the_directory_the_originals_lie_in(ledger, home):
+    ledger.removes(str(home / "mine.txt"))
+    (kept,) = (home / "session" / "written" / "kept").iterdir()
+    for call in (lambda: ledger.removes(str(kept)), lambda: ledger.renames(str(home / "session"), str(home / "old"))):
+        with pytest.raises(CannotKeep, match="--run-dir"):
+            call()
 
 
 def test_killed_together_with_its_tuner(home):
@@ -222,6 +477,25 @@ time.sleep(60)
     process.wait()
     assert not gone_within(10.0, mark)
     wait_for(lambda: (home / "session" / "written.json").exists())
+    assert state(home) == before
+
+
+def test_interrupted_while_the_job_still_writes(make_session, home, monkeypatch):
+    """A second Ctrl-C: a job that saves when it is told to end must not do so after its files have been put back."""
+    job = "import signal, time\nopen('mine.txt', 'w').write('x')\n"
+    job += "def last(*_):\n    time.sleep(0.5); open('mine.txt', 'w').write('last'); open('saved', 'w').close(); raise SystemExit\n"
+    job += "signal.signal(signal.SIGTERM, last); open('done', 'w').close(); time.sleep(60)"
+    before = state(home)
+    session = make_session(job, keep=(), grace_s=5.0)
+    wait_for((home / "done").exists)
+
+    def interrupt(_turn):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session.command, "wait_until_gone", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        session.close()
+    wait_for(lambda: not session.paths.written.exists())
     assert state(home) == before
 
 
@@ -271,6 +545,16 @@ def test_what_was_written_since_is_not_touched(killed):
     assert leftovers(str(run)) == [found], "it is told again until somebody has chosen"
     Path(kept).unlink()
     assert put_back(found, late=True)["failed"] == [] and leftovers(str(run)) == []
+
+
+def test_old_files_that_were_copied_there_since_are_not_touched(ledger, home, monkeypatch):
+    ledger.makes_directory(str(home / "checkpoints"))
+    (home / "checkpoints").mkdir()
+    (home / "checkpoints" / "mine").write_text("weeks of training")
+    os.utime(home / "checkpoints" / "mine", (1e9, 1e9))  # as cp -p and tar leave it
+    monkeypatch.setattr(putting, "_last_sign", lambda _session: time.time() - putting.SILENT_S - 60)
+    assert put_back(str(home / "session"), late=True)["removed"] == []
+    assert (home / "checkpoints" / "mine").exists()
 
 
 def test_a_file_that_cannot_be_put_back_is_told_with_its_original(make_session, home):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -110,6 +111,46 @@ def test_trials_that_are_not_put_back_resume_from_each_other(tmp_path: Path) -> 
     tuner = executor(tmp_path, side_effects=SideEffects(put_back=False))
     first, second = (tuner.run_fixed(FixedRun({}, seed=0, steps=12)) for _ in range(2))
     assert first.losses[0] != second.losses[0] and (tmp_path / "out/ckpt.pt").exists()
+
+
+SECOND = """
+import sys
+from pathlib import Path
+from autotune.errors import InputError
+from autotune.executors.local import LocalExecutor
+from autotune.job.spec import JobSpec, SearchSpace, SideEffects
+folder = Path(sys.argv[1])
+spec = JobSpec("job", ("true",), folder, {}, SearchSpace("test", ()), side_effects=SideEffects(put_back=sys.argv[2] == "True"))
+try:
+    LocalExecutor(spec, folder.parent / "second").close()
+except InputError as error:
+    print(error)
+"""
+
+
+def test_two_runs_in_one_working_directory(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "link").symlink_to("home")
+
+    def second(put_back: bool) -> str:
+        words = [sys.executable, "-c", SECOND, str(tmp_path / "link"), str(put_back)]
+        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    first, again = executor(home), executor(home)
+    assert "put_back: false" in second(True) and str(tmp_path / "link") in second(True) and not second(False)
+    first.close()
+    assert second(True), "the same process still holds it"
+    again.close()
+    assert not second(True) and not list(home.iterdir())
+
+
+def test_where_directories_cannot_be_locked_a_run_goes_on(tmp_path: Path, monkeypatch) -> None:
+    def no_locks(*_args: object) -> None:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr("autotune.executors.side_effects.fcntl.flock", no_locks)
+    executor(tmp_path).close()
 
 
 def test_a_file_that_was_changed_unseen_is_told(tmp_path: Path) -> None:

@@ -12,37 +12,54 @@ class Places:
     Directories are given without a trailing slash and with symbolic links resolved.
     """
 
-    def __init__(self, workdir: str, own: tuple[str, ...], caches: tuple[str, ...], temporary: tuple[str, ...], keep: tuple[str, ...]) -> None:
+    def __init__(
+        self, workdir: str, own: tuple[str, ...], caches: tuple[str, ...], temporary: tuple[str, ...], keep: tuple[str, ...],
+        libraries: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
         self.workdir = workdir
         self.own = own  # the tuner's: the run directory
-        self.caches = caches  # kept by libraries between runs
+        self.caches = caches  # what programs keep between runs; a checkpoint there is a result of the job's
+        self.libraries = libraries  # the same, of one library each: also its checkpoints are the library's
         self.temporary = temporary  # outside the working directory, only checkpoints count there
         self.keep = keep  # patterns the user gave: the job may write there
 
     def dump(self) -> str:
         rows = [("workdir", self.workdir), *(("own", p) for p in self.own), *(("cache", p) for p in self.caches)]
+        rows += [("library", p) for p in self.libraries]
         rows += [*(("temporary", p) for p in self.temporary), *(("keep", p) for p in self.keep)]
         return "\0".join(f"{kind}={path}" for kind, path in rows)
 
     @classmethod
     def load(cls, text: str) -> Places:
-        found: dict[str, list[str]] = {"workdir": [], "own": [], "cache": [], "temporary": [], "keep": []}
+        found: dict[str, list[str]] = {"workdir": [], "own": [], "cache": [], "temporary": [], "keep": [], "library": []}
         for row in text.split("\0"):
             kind, _, path = row.partition("=")
             found[kind].append(path)
-        return cls(found["workdir"][0], tuple(found["own"]), tuple(found["cache"]), tuple(found["temporary"]), tuple(found["keep"]))
+        rest = (tuple(found[kind]) for kind in ("own", "cache", "temporary", "keep", "library"))
+        return cls(found["workdir"][0], *rest)
 
     def with_caches(self, *folders: str) -> Places:
         """With these as well, but for those that hold the working directory: ``/usr`` may hold ``/usr/src/app``."""
         more = tuple(os.path.realpath(f) for f in folders)
         caches = tuple(f for f in (*self.caches, *more) if not below(self.workdir, (f,)))
-        return Places(self.workdir, self.own, caches, self.temporary, self.keep)
+        libraries = tuple(f for f in self.libraries if not below(self.workdir, (f,)))
+        return Places(self.workdir, self.own, caches, self.temporary, self.keep, libraries)
 
     def holds(self, path: str, checkpoint: bool = False) -> bool:
         """Whether ``path`` (absolute, links resolved) is looked after. ``checkpoint``: a program writes a model there."""
-        if below(path, self.own) or below(path, self.caches) or "__pycache__" in path or self._kept(path):
+        if below(path, self.own) or below(path, self.libraries) or "__pycache__" in path or self._kept(path):
             return False
+        if below(path, self.caches):
+            return checkpoint
         return below(path, (self.workdir,)) or checkpoint or not below(path, self.temporary)
+
+    def passes(self, path: str) -> bool:
+        """Whether what is made at ``path`` is none of the session's results, but may become one by being renamed, or go with one:
+        temporary files, Python's compiled modules.
+        """
+        if below(path, (*self.own, *self.caches, *self.libraries)) or self._kept(path):
+            return False
+        return "__pycache__" in path or not self.holds(path)
 
     def _kept(self, path: str) -> bool:
         if not self.keep:

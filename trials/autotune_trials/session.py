@@ -26,7 +26,7 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -476,12 +476,13 @@ class Session:
         """End every process of the session, and wait until they are gone. Idempotent."""
         if self._closed:
             return
-        self._closed = True
+        self._closed, gone = True, False
         try:
             self.command.ask_to_stop()
             for rank in list(self._connections):  # a job that handles TERM itself must get out of the agent's pause
                 self._forget(rank)
             self.command.wait_until_gone(self._turn)
+            gone = True
         finally:
             for rank in list(self._connections):
                 self._forget(rank)
@@ -491,8 +492,8 @@ class Session:
             self._selector.close()
             if self._socket_dir:
                 shutil.rmtree(self._socket_dir, ignore_errors=True)
-            if self.paths.written.exists():
-                self.outcome = put_back(str(self.paths.root))
+            if gone and self.paths.written.exists():  # interrupted while the job still writes: the warden does it, or the next run
+                self.outcome = uninterrupted(lambda: put_back(str(self.paths.root), running=self.command.left))
             for dump in self.paths.root.glob("stacks-*.txt"):  # opened by every process, asked for by few
                 if not dump.stat().st_size:
                     dump.unlink()
@@ -507,3 +508,12 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def uninterrupted(what: Callable[[], Outcome]) -> Outcome:
+    """An impatient Ctrl-C must not leave the user's files half put back: it is heard when that is done."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        return what()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

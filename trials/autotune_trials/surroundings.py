@@ -17,11 +17,14 @@ INJECT = Path(__file__).resolve().parent / "agent" / "inject"
 SOCKET_PATH_BYTES = 100  # sun_path holds 108 on Linux, 104 elsewhere
 # Runs of a tracking server that the trial's own store does not know.
 # What libraries keep between runs: shared with other programs, and the same for every trial.
-CACHE_VARIABLES = (
-    "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR",
+LIBRARY_VARIABLES = (
+    "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR",
     "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "NUMBA_CACHE_DIR", "CUDA_CACHE_PATH", "MPLCONFIGDIR", "NLTK_DATA",
 )  # fmt: skip
-CACHES = ("~/.cache", "~/.config", "~/.local", "~/.triton", "~/.nv", "/dev", "/proc", "/sys", "/run")
+LIBRARIES = ("~/.triton", "~/.nv", "/dev", "/proc", "/sys", "/run")
+CACHE_FOLDERS = ("huggingface", "torch")  # of libraries, where caches are kept
+# What other programs keep there, too: a checkpoint there is the job's.
+CACHES = ("~/.cache", "~/.config", "~/.local")
 FOREIGN_RUNS = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "WANDB_RUN_ID")
 
 
@@ -62,11 +65,13 @@ def places(workdir: Path, own: Sequence[Path], env: Mapping[str, str], keep: Seq
         env: the command's variables.
         keep: patterns of the user's, relative to ``workdir``.
     """
-    caches = [*(env[name] for name in CACHE_VARIABLES if env.get(name)), *CACHES]
+    caches = [*CACHES, *([env["XDG_CACHE_HOME"]] if env.get("XDG_CACHE_HOME") else [])]
+    libraries = [*(env[name] for name in LIBRARY_VARIABLES if env.get(name)), *LIBRARIES]
+    libraries += [os.path.join(env.get("XDG_CACHE_HOME") or "~/.cache", name) for name in CACHE_FOLDERS]
     temporary = dict.fromkeys(os.path.realpath(f) for f in (env.get("TMPDIR") or tempfile.gettempdir(), "/tmp", "/var/tmp"))
-    folders = (os.path.realpath(os.path.join(workdir, os.path.expanduser(f))) for f in caches)
-    found = Places(os.path.realpath(workdir), tuple(map(os.path.realpath, own)), (), tuple(temporary), tuple(keep))
-    return found.with_caches(*dict.fromkeys(folders))
+    folders, theirs = (dict.fromkeys(os.path.realpath(os.path.join(workdir, os.path.expanduser(f))) for f in group) for group in (caches, libraries))
+    found = Places(os.path.realpath(workdir), tuple(map(os.path.realpath, own)), (), tuple(temporary), tuple(keep), tuple(theirs))
+    return found.with_caches(*folders)
 
 
 def filled(text: str, fill: Mapping[str, str]) -> str:

@@ -400,14 +400,27 @@ class Warden:
             self._copy(fd, 256)
         self._remove_shared_memory()
         shutil.rmtree(self._order["remove"], ignore_errors=True)
+        self._listen_to_tuner()
         self._put_back()
         self._tell(event="ended", killed=killed, left=sorted(self._tree()))
+
+    def _listen_to_tuner(self) -> None:
+        """A tuner that was interrupted while it waited for us has hung up by now."""
+        try:
+            while self._control.recv(1 << 16, socket.MSG_DONTWAIT):
+                pass
+            self._answer = False
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._answer = False
 
     def _put_back(self) -> None:
         """What the job changed is put back by the tuner; by us if there is none any more."""
         arguments = self._order.get("put_back")
         if arguments and not self._answer:
-            subprocess.run([sys.executable, "-I", "-S", *arguments], stdin=subprocess.DEVNULL, check=False)
+            left = map(str, sorted(self._tree()))
+            subprocess.run([sys.executable, "-I", "-S", *arguments, *left], stdin=subprocess.DEVNULL, check=False)
 
     def _tree(self) -> set[int]:
         found = descendants(os.getpid()) | marked(self._order["mark"])

@@ -86,6 +86,7 @@ class WatchedCommand:
         turn(0.0)  # its last message
         if not self._ended:
             warden.sweep(self.mark)
+            self.left = sorted(warden.marked(self.mark))
 
     def close(self) -> None:
         """Hang up. A warden that still lives takes that as the order to end everything."""

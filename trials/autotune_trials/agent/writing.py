@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autotune_trials.agent import log
-from autotune_trials.ledger import Ledger
+from autotune_trials.ledger import CannotKeep, Ledger
 from autotune_trials.places import resolved
 
 _WRITES = os.O_WRONLY | os.O_RDWR
@@ -55,7 +55,11 @@ def _run(part: str, name: str, module: Any) -> None:
 
 
 def about_to_write(path: Any, flags: int = ANEW, checkpoint: bool = True) -> None:
-    """A library that raises no events is about to write the file ``path``. Never raises."""
+    """A library that raises no events is about to write the file ``path``.
+
+    Raises:
+        CannotKeep: it must not.
+    """
     if isinstance(path, (str, bytes, os.PathLike)):
         _note(lambda ledger: ledger.opens(resolved(path), flags, checkpoint))
 
@@ -73,6 +77,8 @@ def _note(what: Callable[[Ledger], None]) -> None:
     _inside.noting = True
     try:
         what(_ledger)
+    except CannotKeep:  # rather than lose a file of the user's
+        raise
     except Exception:
         log.write_exception("written")
     finally:

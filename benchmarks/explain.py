@@ -57,7 +57,7 @@ def active_while_timed(run: Path) -> tuple[Counter[str], list[str]]:
         found += [f"{session.name}: wrote {path.name}" for pattern in LEFT_BEHIND for path in session.glob(pattern)]
     for path in sorted((run / "records").glob("*.json")):
         record = json.loads(path.read_text())
-        profiled = path.name.startswith(("profile-", "nsys-", "ncu-"))
+        profiled = path.name.startswith(("profile-", "frames-", "nsys-", "ncu-"))
         found += [f"{path.name}: has {name}" for name in ("evidence", "trace", "stacks", "operators") if record.get(name) and not profiled]
     return modes, found
 

@@ -1,6 +1,6 @@
 """Training loops of many styles, each run twice in this process: as it is, and with the agent's micro-batch. Prints JSON.
 
-Run by test_agent_microbatch.py in a process of its own, because the agent patches torch.
+Run by test_agent_microbatch.py in a process of its own, because the agent patches torch. Names of styles after the directory: only these.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from autotune_trials.agent.amp import LossScaler
 from autotune_trials.agent.loop import Agent
 from autotune_trials.protocol import SessionConfig
 
@@ -255,6 +257,89 @@ def stepping_early_unclipped(job: Job) -> None:
     stepping_early(job)
 
 
+def clipping_always_scaled(job: Job) -> None:
+    """Under the agent's own scaler for float16, whose scale no gradient of the job's must be left with."""
+    agent.live.scaler = LossScaler(torch, 1024.0)
+    clipping_always(job)
+    agent.live.scaler = None
+
+
+def stepping_early_scaled(job: Job) -> None:
+    agent.live.scaler = LossScaler(torch, 1024.0)
+    stepping_early_unclipped(job)
+    agent.live.scaler = None
+
+
+def stepping_early_own_scaler(job: Job) -> None:
+    """The job's GradScaler unscales before the optimizer steps."""
+    scaler, seen = torch.amp.GradScaler("cpu", init_scale=1024.0), 0
+    for _, x, y in job.batches():
+        loss = cross_entropy(job.net(x), y) / 4
+        job.losses.append(loss.item())
+        scaler.scale(loss).backward()
+        seen += 1
+        if seen == (4 if job.steps < 8 else 2):
+            scaler.step(job.optimizer)
+            scaler.update()
+            job.optimizer.zero_grad()
+            job.steps += 1
+            seen = 0
+            if job.steps == 3:
+                job._switch()
+
+
+def dropping(job: Job) -> None:
+    """Some batches of a step are thrown away again, with what came before them."""
+    for i, x, y in job.batches():
+        if i % 4 == 0:
+            job.optimizer.zero_grad()
+        job.backward(cross_entropy(job.net(x), y) / 4)
+        if job.steps >= 8 and i % 4 == 1:
+            job.net.zero_grad()
+        if (i + 1) % 4 == 0:
+            job.step()
+
+
+def emptied_late(job: Job) -> None:
+    """Gradients are emptied after forward and before backward, once a step."""
+    for i, x, y in job.batches():
+        loss = cross_entropy(job.net(x), y) / 4
+        if i % 4 == 0:
+            job.optimizer.zero_grad()
+        job.backward(loss)
+        if (i + 1) % 4 == 0:
+            job.step()
+
+
+class _Balanced(torch.autograd.Function):
+    """A loss put into the backward of what it is given beside, as mixtures of experts do."""
+
+    @staticmethod
+    def forward(context: Any, y: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return gradient, torch.ones(())
+
+
+def balanced(job: Job, loop: Callable[[Job], None] = plain) -> None:
+    class Experts(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = super().forward(x)
+            return _Balanced.apply(y, y.mean(0).square().sum())
+
+    job.net.__class__ = Experts
+    loop(job)
+
+
+def checkpointed(job: Job) -> None:
+    """The whole model is computed again in backward."""
+    for _, x, y in job.batches():
+        job.backward(cross_entropy(checkpoint(job.net, x, use_reentrant=False), y))
+        job.step()
+
+
 def two_backwards_later(job: Job) -> None:
     """One backward call a batch, then two, of which the second finds the merged pass gone."""
     for i, x, y in job.batches():
@@ -309,6 +394,14 @@ STYLES: dict[str, tuple[Callable[[Job], None], int, dict[str, Any]]] = {  # name
     "own gradients split": (own_gradients, 4, {}),
     "stepping early": (stepping_early, 32, {}),
     "stepping early, unclipped": (stepping_early_unclipped, 32, {}),
+    "clipping always, scaled": (clipping_always_scaled, 32, {}),
+    "stepping early, scaled": (stepping_early_scaled, 32, {}),
+    "stepping early, own scaler": (stepping_early_own_scaler, 32, {}),
+    "dropping": (dropping, 32, {}),
+    "emptied late": (emptied_late, 32, {}),
+    "balanced": (lambda job: balanced(job, accumulating), 32, {}),
+    "balanced split": (balanced, 4, {}),
+    "checkpointed split": (checkpointed, 4, {}),
     "two backwards later": (two_backwards_later, 32, {}),
     "left early": (left_early, 32, {}),
 }
@@ -317,11 +410,11 @@ STYLES: dict[str, tuple[Callable[[Job], None], int, dict[str, Any]]] = {  # name
 def run(name: str, size: int | None) -> dict[str, Any]:
     loop, _, own = STYLES[name]
     passes.clear()
-    agent.knob_failure = ""
+    agent.knobs.failure = ""
     job = Job(lambda: agent.live.set_micro_batch(size), **own)
     loop(job)
     found = {
-        "losses": job.losses, "steps": job.steps, "passes": list(passes), "failure": agent.knob_failure,
+        "losses": job.losses, "steps": job.steps, "passes": list(passes), "failure": agent.knobs.failure,
         "parameters": [p.detach().flatten().tolist() for p in job.net.parameters()],
         "average": [p.flatten().tolist() for p in job.average], "effect": agent.live.micro_batch_effect(),
     }  # fmt: skip
@@ -329,5 +422,5 @@ def run(name: str, size: int | None) -> dict[str, Any]:
     return found
 
 
-report = {name: {"alone": run(name, None), "micro": run(name, STYLES[name][1])} for name in STYLES}
+report = {name: {"alone": run(name, None), "micro": run(name, STYLES[name][1])} for name in sys.argv[2:] or STYLES}
 print(json.dumps({"stopped": agent.stopped, **report}))

@@ -16,10 +16,10 @@ from tiny_tuner import Tuner, block, run_bare
 from autotune_trials.protocol import Record
 
 SAME = pytest.approx
-SPLIT = ("plain split", "uneven split", "accumulating split", "contrastive", "closure", "wrapped split", "own gradients split")
+SPLIT = ("plain split", "uneven split", "accumulating split", "contrastive", "closure", "wrapped split", "own gradients split", "checkpointed split")
 MERGED = (
     "accumulating", "accumulating, half", "accumulating, uneven", "accumulating in workers", "outputs changed in place", "by name", "views",
-    "wrapped", "penalty", "evaluating", "one ahead",
+    "wrapped", "penalty", "evaluating", "one ahead", "emptied late",
 )  # fmt: skip
 LEFT_ALONE = {  # style -> what is said
     "closure, larger": "by a closure",
@@ -35,6 +35,12 @@ LEFT_ALONE = {  # style -> what is said
     "own gradients": "looks at the gradients",
     "stepping early": "clips gradients between",
     "stepping early, unclipped": "stepped after fewer batches",
+    "clipping always, scaled": "clips gradients between",
+    "stepping early, scaled": "stepped after fewer batches",
+    "stepping early, own scaler": "unscales gradients between",
+    "dropping": "drops gradients between",
+    "balanced": "adds a loss of the batch as a whole",
+    "balanced split": "adds a loss of the batch as a whole",
     "two backwards later": "backward ran more than once",
     "left early": "",
 }

@@ -35,9 +35,9 @@ def record(tuner: Tuner, source: str = LOOP, mode: str = "fixed", **config: obje
 
 
 def rows(tuner: Tuner) -> list[list[str]]:
-    tuner.close_connection()
     assert tuner.process is not None
-    tuner.process.kill()
+    tuner.process.kill()  # first: a job whose tuner goes away goes on
+    tuner.close_connection()
     return [line.split() for line in tuner.process.communicate()[0].split("\n")[:-1]]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import time
 
 import pytest
 from tiny_tuner import CNN, Tuner, run_bare
@@ -158,8 +159,13 @@ def test_nothing_is_watched_where_time_is_taken(tuner: Tuner) -> None:
     assert isinstance(record, Record) and record.evidence is None
 
 
+def within(stacks: list, name: str) -> bool:
+    return any(code.co_name == name for stack in stacks for code, _ in stack)
+
+
 def test_a_stack_is_read_while_its_thread_runs_on() -> None:
     """Thousands of looks at a thread that enters and leaves frames and generators all the time."""
+
     def numbers():
         yield from range(50)
 
@@ -178,14 +184,16 @@ def test_a_stack_is_read_while_its_thread_runs_on() -> None:
     try:
         sys.setswitchinterval(2e-5)
         assert thread.ident is not None
-        seen = [stack_of(thread.ident) for _ in range(5000)]
+        seen, until = [], time.monotonic() + 30
+        while len(seen) < 5000 or (not within(seen, "numbers") and time.monotonic() < until):
+            seen += [stack_of(thread.ident) for _ in range(1000)]
     finally:
         sys.setswitchinterval(usual)
         stop.set()
         thread.join()
     outermost = {stack[-1][0].co_name for stack in seen}
     assert outermost == {"_bootstrap"}, "whole stacks, always"
-    assert any(code.co_name == "numbers" for stack in seen for code, _ in stack)
+    assert within(seen, "numbers")
     assert stack_of(thread.ident) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from autotune_trials.agent.parts import Inseparable, cut, join, lengths_of, rows_of
-from autotune_trials.agent.separability import why_inseparable
+from autotune_trials.agent.separability import adds_losses, why_inseparable
 
 ROWS, SIZE = 10, 4
 
@@ -39,6 +40,36 @@ class Hooked(nn.Linear):
 
 def keep(module: Any, y: torch.Tensor) -> torch.Tensor:
     module.last = y.mean()
+    return y
+
+
+def append(module: Any, y: torch.Tensor) -> torch.Tensor:
+    module.losses.append(y.mean())
+    return y
+
+
+def begin_anew(module: Any, y: torch.Tensor) -> torch.Tensor:
+    module.losses = []
+    return append(module, y)
+
+
+def keep_beside(module: Any, y: torch.Tensor) -> torch.Tensor:
+    module.state.aux = y.mean()
+    return y
+
+
+def store(module: Any, y: torch.Tensor) -> torch.Tensor:
+    module.bank[: len(y)].copy_(y)
+    return y
+
+
+def follow(module: Any, y: torch.Tensor) -> torch.Tensor:
+    module.slow.data = module.slow.data * 0.9 + module.linear.weight.data * 0.1
+    return y
+
+
+def note(module: Any, y: torch.Tensor) -> torch.Tensor:
+    module.seen["sums"].append(float(y.sum()))
     return y
 
 
@@ -86,6 +117,13 @@ def test_what_cannot_be_told_apart_is_left_alone() -> None:
     (Custom(lambda m, y: y - y.mean(0)), "depends on the other samples"),
     (Custom(keep), "keeps a tensor of its last pass"),
     (Custom(count, calls=0), "changes its own calls"),
+    (Custom(append, losses=[]), "keeps a tensor of its last pass"),
+    (Custom(begin_anew, losses=[torch.zeros(())]), "keeps a tensor of its last pass"),
+    (Custom(keep_beside, state=SimpleNamespace()), "keeps a tensor of its last pass"),
+    (Custom(store, bank=torch.zeros(64, 6)), "changes its own bank"),
+    (Custom(note, seen={"sums": []}), "changes its own seen"),
+    (Custom(follow, slow=nn.Parameter(torch.zeros(6, 6), requires_grad=False)), "changes its own weights"),
+    (Custom(lambda m, y: (y, torch.arange(len(y)))), "depends on the other samples"),
     (Hooked(), "hooks"),
     (Custom(lambda m, y: y.view(ROWS, 6)), "cannot be called on other portions"),
     (Custom(lambda m, y: y / 0), "not a finite number"),
@@ -105,6 +143,56 @@ def test_nothing_is_left_behind() -> None:
     assert torch.equal(torch.get_rng_state(), stream) and random.getstate() == python
     assert all(torch.equal(t, before[name]) for name, t in module.state_dict().items())
     assert module.training and all(p.grad is None for p in module.parameters())
+
+
+def test_what_a_pass_keeps_and_changes_is_put_back() -> None:
+    for then, attributes in ((append, {"losses": [1.0]}), (begin_anew, {"losses": [1.0]}), (keep, {}), (count, {"calls": 3})):
+        module = Custom(then, **attributes)
+        before = {name: value.copy() if isinstance(value, list) else value for name, value in vars(module).items()}
+        assert asked(module)
+        assert vars(module) == before
+
+
+def test_what_a_model_changes_in_place_is_told_and_not_changed_by_the_question() -> None:
+    class InPlace(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.mul_(2))
+
+    inputs = torch.ones(ROWS, 6)
+    call = ((inputs,), {})
+    said = why_inseparable(torch, InPlace(6, 6), call, cut(torch, call, ROWS, SIZE), lengths_of(ROWS, SIZE))
+    assert "in place" in said and torch.equal(inputs, torch.ones(ROWS, 6))
+
+
+def test_a_mask_of_one_row_is_not_one_a_sample() -> None:
+    assert "something else for a part" in asked(Custom(lambda m, y: (y, torch.ones(1, 3, dtype=torch.bool))), size=1)
+
+
+class _Balanced(torch.autograd.Function):
+    """A loss put into the backward of what it is given beside, as mixtures of experts do."""
+
+    @staticmethod
+    def forward(context: Any, y: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return gradient, torch.ones(())
+
+
+def test_a_loss_inside_the_backward_of_a_model_is_seen() -> None:
+    linear, x = nn.Linear(6, 6), torch.rand(ROWS, 6)
+    y = linear(x)
+    assert "_Balanced adds a loss" in adds_losses(torch, {"y": _Balanced.apply(y, y.mean(0).square().sum())})
+    assert adds_losses(torch, (y, torch.rand(3))) == ""
+    temperature = nn.Parameter(torch.ones(()))
+    assert adds_losses(torch, _Balanced.apply(y, temperature)) == ""  # a weight, not a loss
+
+
+def test_an_object_that_each_pass_fills_anew_is_not_joined() -> None:
+    shared = SimpleNamespace(y=None)
+    with pytest.raises(Inseparable, match="SimpleNamespace"):
+        join(torch, [shared, shared], [4, 4])
 
 
 def test_arguments_by_name_masks_and_constants() -> None:

@@ -21,9 +21,10 @@ MOST = 0.25  # of a run's wall time may be spent on explaining
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_a_run_explains_its_gain_knob_by_knob(tmp_path: Path) -> None:
     job = make_job(tmp_path / "job", "python two_gains.py", TWO)
-    finished = job.run(timeout_s=400)
+    finished = job.run(timeout_s=1200)
     assert finished.returncode == 0, finished.stderr
     result = job.result
     assert result["knobs"] == {"num_workers": 2, "pause": 0}

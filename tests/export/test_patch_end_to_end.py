@@ -28,13 +28,13 @@ class Noise(Dataset):
 
     def __getitem__(self, index):
         generator = torch.Generator().manual_seed(index)
-        return torch.randn(3, 16, 16, generator=generator), index % 4
+        return torch.randn(1, 16, 16, generator=generator), index % 4
 
 
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.convolution = nn.Conv2d(3, 32, 3)
+        self.convolution = nn.Conv2d(1, 32, 3)
         self.head = nn.Linear(32 * 14 * 14, 4)
 
     def forward(self, images):
@@ -81,7 +81,7 @@ def main():
     seen.update(
         threads=torch.get_num_threads(), workers=loader.num_workers, prefetch=loader.prefetch_factor,
         lr=optimizer.param_groups[0]["lr"], fused=optimizer.param_groups[0]["fused"], precision=torch.get_float32_matmul_precision(),
-        weights=model.convolution.weight.is_contiguous(memory_format=torch.channels_last), losses=losses,
+        weights=model.convolution.weight.stride(), losses=losses,
     )
     print(json.dumps(seen))
 
@@ -130,7 +130,7 @@ def test_a_patched_job_trains_as_the_launched_one(folder: Path) -> None:
     settings = {name: value for name, value in patched.items() if name != "losses"}
     assert settings == {
         "activations": "torch.bfloat16", "layout": True, "autocast": False, "batch": 32, "threads": 2, "workers": 2, "prefetch": 4,
-        "lr": 2e-3, "fused": True, "precision": "medium", "weights": True,
+        "lr": 2e-3, "fused": True, "precision": "medium", "weights": [9, 1, 3, 1],
     }  # fmt: skip
     launched = run(sys.executable, "-m", "autotune", "launch", "tuned.yaml", "--quiet", cwd=home)
     assert patched["losses"] == launched["losses"] and len(patched["losses"]) == 18

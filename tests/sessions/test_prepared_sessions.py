@@ -18,7 +18,7 @@ from session_waits import wait_for
 
 from autotune.executors.base import PREPARATION_S, FixedRun, SessionFailed
 from autotune.executors.local import LocalExecutor
-from autotune.job.spec import JobSpec, SearchSpace
+from autotune.job.spec import JobSpec, SearchSpace, SideEffects
 from autotune_spaces.base import Withdrawn
 from autotune_spaces.knobs import create
 from autotune_spaces.machine import probe
@@ -101,6 +101,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., LocalExecutor]]:
         spec = JobSpec(
             "job", (*command, sys.executable, "job.py", "--data", "data/train", *words), tmp_path,
             {"PYTHONPATH": PYTHONPATH, **env}, SearchSpace("test", knobs), hang_timeout_s=60.0, startup_timeout_s=120.0,
+            side_effects=SideEffects(keep=("seen.json",)),
         )  # fmt: skip
         executor = LocalExecutor(spec, tmp_path / "run")
         opened.append(executor)

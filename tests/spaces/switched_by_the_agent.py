@@ -97,14 +97,14 @@ for name in names():
         values = list(knob.domain(machine, facts).values)
     except Withdrawn as reason:
         values = str(reason)  # type: ignore[assignment]
-    agent.apply(knob, other)
+    agent.knobs.apply(knob, other)
     train(3)
     changed = state()
     effect = knob.effect(agent.live, other)
-    agent.apply(knob, other)
+    agent.knobs.apply(knob, other)
     train(1)
     again = state()
-    agent.apply(knob, own)
+    agent.knobs.apply(knob, own)
     train(3)
     report[name] = {
         "own": own, "values": values, "before": before, "changed": changed, "again": again, "after": state(), "effect": effect,

@@ -111,19 +111,19 @@ class LiveMode(Mode):
         self._window, self._settling, self._skipped, self._settle_s = None, None, 0, 0.0
         self._opened, self._pass_over = None, 0
         self._began = perf_counter()
-        agent.knob_failure = ""
+        agent.knobs.failure = ""
         MemoryMeter(agent.torch, agent.live.device).start()
         agent.loader_hooks.last_rebuild_s = 0.0
         agent.loader_hooks.cancel_drain()
         agent.loader_hooks.serve_cached(block.cached_batches)
-        wanted = {c.name: (agent.knob(c.name, c.options), c.value) for c in block.knobs}
+        wanted = {c.name: (agent.knobs.get(c.name, c.options), c.value) for c in block.knobs}
         try:
             for name in [n for n in self._set if n not in wanted]:
                 self._give_back(name)
             for name, (knob, value) in wanted.items():
                 if self._set.get(name) != (knob, value):
                     self._set[name] = (knob, value)  # noted first: a half-applied knob has to be given back too
-                    agent.apply(knob, value)
+                    agent.knobs.apply(knob, value)
         except Exception as error:
             self._fail_block(f"knob: {type(error).__name__}: {error}")
             return False
@@ -133,7 +133,7 @@ class LiveMode(Mode):
 
     def _give_back(self, name: str) -> None:
         knob, _ = self._set[name]
-        self.agent.apply(knob, knob.current(self._machine, self._job))
+        self.agent.knobs.apply(knob, knob.current(self._machine, self._job))
         del self._set[name]
 
     def _fail_block(self, error: str) -> None:
@@ -150,9 +150,9 @@ class LiveMode(Mode):
     def _go_on(self, iteration: Any) -> None:
         agent, block = self.agent, self._block
         assert block is not None and self._settling is not None
-        if agent.knob_failure:
+        if agent.knobs.failure:
             with agent.own_time():
-                failure, agent.knob_failure = agent.knob_failure, ""
+                failure, agent.knobs.failure = agent.knobs.failure, ""
                 self._fail_block(f"knob: {failure}")
                 self._advance()
             return
@@ -230,7 +230,7 @@ class LiveMode(Mode):
         window = self._window.close()
         no_effect = {}
         for choice in self._block.knobs:
-            reason = self.agent.knob(choice.name, choice.options).effect(self.agent.live, choice.value)
+            reason = self.agent.knobs.get(choice.name, choice.options).effect(self.agent.live, choice.value)
             if reason:
                 no_effect[choice.name] = reason
         losses = [x for x in self.agent.loss.values() if x is not None]

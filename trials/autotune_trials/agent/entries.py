@@ -127,7 +127,7 @@ class Entry:
             if is_out_of_memory(error):
                 raise
             mode, self._mode, self._compiled = self._mode, None, None
-            self._agent.on_knob_failure(f"compile_mode: {mode}: {type(error).__name__}: {str(error)[:300]}")
+            self._agent.knobs.fail(f"compile_mode: {mode}: {type(error).__name__}: {str(error)[:300]}")
             return self.module._call_impl(*args, **kwargs)
         self._proven = True
         return result
@@ -192,9 +192,9 @@ class Entry:
         if on:
             for parameter in self.module.parameters():
                 wanted = self._format_of(parameter)
-                if wanted is not None and not parameter.is_contiguous(memory_format=wanted):
+                if wanted is not None and parameter.data.to(memory_format=wanted).stride() != parameter.stride():
                     self._own_strides[id(parameter)] = (parameter, tuple(parameter.stride()))
-                    self._relay(parameter, lambda t, f=wanted: t.contiguous(memory_format=f))
+                    self._relay(parameter, lambda t, f=wanted: t.to(memory_format=f))
             return
         for parameter, strides in self._own_strides.values():
             self._relay(parameter, lambda t, s=strides: _with_strides(self._torch, t, s))
@@ -213,10 +213,11 @@ class Entry:
                         state[key] = convert(value)
 
     def _laid_out(self, value: Any) -> Any:
+        """As ``value.to(memory_format=…)`` does it in people's own code: with one channel ``contiguous`` would leave the strides alone."""
         if isinstance(value, self._torch.Tensor) and value.layout == self._torch.strided:
             wanted = self._format_of(value)
             if wanted is not None:
-                return value.contiguous(memory_format=wanted)
+                return value.to(memory_format=wanted)
         return value
 
     def _format_of(self, tensor: Any) -> Any:

@@ -185,7 +185,7 @@ def _own_channels_last(live: Any) -> dict[str, str]:
 def _own_graphs(agent: Any) -> bool:
     """Dynamo has compiled something although no knob asked for it."""
     utils = sys.modules.get("torch._dynamo.utils")
-    if utils is None or agent.holds_knobs:
+    if utils is None or agent.knobs.held:
         return False
     return bool(utils.counters["stats"]["unique_graphs"] > 0)
 

@@ -52,7 +52,7 @@ class LiveJobControl:
     def loader(self) -> Any:
         hooks = self._agent.loader_hooks
         training = hooks.training if hooks is not None else None
-        if training is None and self._agent.holds_knobs:
+        if training is None and self._agent.knobs.held:
             return IgnoredLoader()
         return training
 

@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from autotune_spaces import knobs as knob_registry
 from autotune_trials import marking
 from autotune_trials.agent import log
 from autotune_trials.agent.blocks import LiveMode
@@ -29,6 +28,8 @@ from autotune_trials.agent.closures import Evaluations
 from autotune_trials.agent.consumption import Consumption
 from autotune_trials.agent.entries import is_out_of_memory
 from autotune_trials.agent.facts import loss_module, rank
+from autotune_trials.agent.holding import Knobs
+from autotune_trials.agent.interruptions import Interruptions
 from autotune_trials.agent.last_words import LastWords
 from autotune_trials.agent.lead import Lead
 from autotune_trials.agent.live import LiveJobControl
@@ -65,8 +66,6 @@ from autotune_trials.measure.clock import (
 from autotune_trials.measure.nvtx import nvtx_ranges
 from autotune_trials.protocol import Fault, SessionConfig
 
-USUAL_SHARE = 0.5  # what happens in more iterations than this is part of training, not an interruption
-
 
 class Iteration:
     """One iteration as it was seen."""
@@ -101,7 +100,7 @@ class Agent:
         self.sketch = GradientSketch(torch, wanted=self.probe.left > 0)
         self.loader_hooks: Any = None
         self.sites = SiteRecorder(torch, wanted=config.mode == "live")
-        self.holds_knobs = config.mode != "live"
+        self.knobs = Knobs(self)
         # what the job was seen doing
         self.iterations = 0
         self.backwards = 0
@@ -122,14 +121,11 @@ class Agent:
         self.metrics: dict[str, list[tuple[float, Any]]] = {}  # (samples consumed before, value)
         # state of the running iteration
         self.inside_entry = False
-        self.applying = False  # a knob is being set: what torch sees now is not the job's doing
-        self.knob_failure = ""
         self.consumption = Consumption()
         self._first_iteration: Iteration | None = None
         self._training_called = False
         self.in_backward = False
-        self._gradless = self._other_loader = False
-        self._gradless_share = self._other_share = 0
+        self._interruptions = Interruptions(self)
         self._skipped = False
         self.in_step = False  # torch is calling the optimizer hooks, or the step between them
         self._lead = Lead()
@@ -140,7 +136,6 @@ class Agent:
         self._pass_begun: tuple[Any, int] = (None, 0)
         self._failing = False
         self.compiles: Any = None  # a CompileLog, in profile runs once something is compiled
-        self.knobs: dict[str, Any] = {}
         self.mode = mode_for(config.mode)(self)
 
     # ------------------------------------------------------------------ coming and going
@@ -168,7 +163,7 @@ class Agent:
                 self.clock.ranges = nvtx_ranges()
             self.mode.start()
             self.last_words.tell_restart()
-            self.hold_knobs(final=False)
+            self.knobs.hold(final=False)
         except Exception:
             self.fail("install")
 
@@ -243,15 +238,15 @@ class Agent:
         if not self._held_at_batch:
             self._held_at_batch = True
             log.crumb("loader")
-            self.hold_knobs(final=False)
+            self.knobs.hold(final=False)
             self._begin()
         if not self.backwards:
             self._begin_with(loader)
         if self.live.autocast.inside:
             self.live.autocast.leave()
         if self._is_other(loader):
-            self._other_loader = True
-            if not self._usual(self._other_share):
+            self._interruptions.note_other_loader()
+            if not self._interruptions.other_loader_usual:
                 self.clock.switch(AWAY)
                 return
         elif self.live.autocast.ending:
@@ -280,7 +275,7 @@ class Agent:
         self.consumption.fetch(loader, hooks.last, samples, wait_s, turnover_s)
         if self.live.micro is not None:
             self.live.micro.on_batch(loader, batch)
-        if clock.phase == AWAY and (not self._is_other(loader) or not self._usual(self._other_share)):
+        if clock.phase == AWAY and (not self._is_other(loader) or not self._interruptions.other_loader_usual):
             return
         if turnover_s is not None:
             clock.relabel(AWAY)
@@ -297,7 +292,7 @@ class Agent:
         """Trouble in the loader part, which has already put things right for the job."""
         log.write(f"{where}\n{text}")
         if where.startswith("loader settings"):
-            self.on_knob_failure(f"{where}: {text.strip().splitlines()[-1]}")
+            self.knobs.fail(f"{where}: {text.strip().splitlines()[-1]}")
             return
         self._failing = True
         self.stop()
@@ -305,7 +300,7 @@ class Agent:
 
     def _evaluating(self) -> bool:
         """The last batch was only evaluated: the next may be, too, until the model is called in training."""
-        return self.consumption.evaluating and not self._usual(self._gradless_share)
+        return self.consumption.evaluating and not self._interruptions.evaluates_usually
 
     def _is_other(self, loader: Any) -> bool:
         """Another loader than the one trained on, as far as that is known."""
@@ -335,7 +330,7 @@ class Agent:
             if self.torch.is_autocast_enabled(self.live.device) and self.live.autocast.dtype is None:
                 self._note_autocast(self.torch.get_autocast_dtype(self.live.device))
             if self.live.add_entry(module) is not None:
-                self.hold_knobs(final=False)
+                self.knobs.hold(final=False)
         except Exception:
             self.fail("on_module")
 
@@ -366,10 +361,10 @@ class Agent:
 
     def on_gradless_call(self) -> None:
         """An entry module is called in evaluation."""
-        self._gradless = True
+        self._interruptions.note_evaluation()
         self.consumption.evaluate()
         self.live.autocast.leave()
-        if not self._usual(self._gradless_share) and not self._training_called and self.clock.phase != DATA:
+        if not self._interruptions.evaluates_usually and not self._training_called and self.clock.phase != DATA:
             self.clock.switch(AWAY)
 
     def before_own_compile(self, model: Any) -> None:
@@ -435,7 +430,7 @@ class Agent:
                 device = getattr(first, "device", None)
                 if device is not None:
                     self._learn_device(device)
-                self.hold_knobs(final=False)
+                self.knobs.hold(final=False)
                 if not self._begun:
                     self._begin()
             self.in_backward = True
@@ -516,7 +511,7 @@ class Agent:
             if live.autocast.inside:
                 live.autocast.leave()
             if live.note_stepping(stepping):
-                self.hold_knobs(final=True)
+                self.knobs.hold(final=True)
             if self.sites.open:
                 self.sites.on_step(sys._getframe(1))
             if live.lr_factor != 1.0:
@@ -569,7 +564,7 @@ class Agent:
         try:
             if not self.manual:
                 self.manual = True
-                self.hold_knobs(final=True)
+                self.knobs.hold(final=True)
                 self._start_over()
             if loss is not None:
                 self.loss.replace(loss)
@@ -606,7 +601,7 @@ class Agent:
         wall, spent = self.clock.cut()
         iteration = Iteration(self.iterations, sum(wall[:AWAY]), spent)
         self._count_samples(iteration, samples)
-        self._judge_interruption(iteration)
+        iteration.interrupted = self._interruptions.judge()
         iteration.skipped, self._skipped = self._skipped, False
         if self.live.scaler is not None:
             self.live.scaler.update()
@@ -639,7 +634,8 @@ class Agent:
     def _count_samples(self, iteration: Iteration, given: float | None) -> None:
         trained = self.consumption.take(self._is_other)
         iteration.wait_s, iteration.turnovers = trained.wait_s, list(trained.turnovers_s)
-        self._other_loader = self._other_loader and not trained.in_turn
+        if trained.in_turn:
+            self._interruptions.note_turn()
         counted, found = (trained.samples, trained.counted) if given is None else (float(given), True)
         if trained.first_fetched_ahead and given is None and self._first_iteration is not None:
             self._first_iteration.samples -= trained.first_fetched_ahead
@@ -648,20 +644,6 @@ class Agent:
         self.samples_counted = self.samples_counted or found
         iteration.samples = counted if self.samples_counted else 1.0
         self.samples_total += iteration.samples
-
-    def _judge_interruption(self, iteration: Iteration) -> None:
-        """Evaluation in this iteration? What happens in most iterations (a teacher, a second loader) is training."""
-        if not (self._gradless or self._other_loader):
-            return
-        self._gradless_share += self._gradless
-        self._other_share += self._other_loader
-        iteration.interrupted = (self._gradless and not self._usual(self._gradless_share)) or (
-            self._other_loader and not self._usual(self._other_share)
-        )
-        self._gradless = self._other_loader = False
-
-    def _usual(self, count: int) -> bool:
-        return count > USUAL_SHARE * max(1, self.iterations)
 
     def backwards_per_step(self) -> float:
         """From the end of the first iteration on: what comes before may lack a part (GANs step several times)."""
@@ -674,42 +656,6 @@ class Agent:
         state = getattr(self.loader_hooks, "training_state", None)
         loader = state.loader() if state is not None else None
         return type(loader.sampler).__name__ if loader is not None else ""
-
-    # ------------------------------------------------------------------ knobs
-
-    def knob(self, name: str, options: Any = None) -> Any:
-        """The knob of this name, made once."""
-        key = f"{name} {sorted((options or {}).items())}"
-        if key not in self.knobs:
-            self.knobs[key] = knob_registry.create(name, dict(options or {}))
-        return self.knobs[key]
-
-    def apply(self, knob: Any, value: Any) -> None:
-        """Set a knob in the job."""
-        self.applying = True
-        try:
-            knob.apply(self.live, value)
-        finally:
-            self.applying = False
-
-    def hold_knobs(self, final: bool) -> None:
-        """Fixed runs: set all knobs on whatever there is by now; all setters are idempotent.
-
-        A knob may need something the job has not built yet: its failure counts once the first optimizer steps.
-        """
-        if not self.holds_knobs or self.stopped:
-            return
-        for choice in self.config.knobs:
-            try:
-                self.apply(self.knob(choice.name, choice.options), choice.value)
-            except Exception as error:
-                if final:
-                    self.on_knob_failure(f"{choice.name}: {type(error).__name__}: {error}")
-
-    def on_knob_failure(self, text: str) -> None:
-        """A knob could not be set or kept; the mode deals with it at the end of the iteration."""
-        log.write(f"knob: {text}")
-        self.knob_failure = self.knob_failure or text
 
     # ------------------------------------------------------------------ trouble of the job's own
 

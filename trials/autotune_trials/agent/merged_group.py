@@ -57,6 +57,10 @@ class MergedGroup:
         last = len(self._lengths) - 1
         return self._handed > last and any(leaf.grad is not None for _, leaf in self._leaves(last))
 
+    @property
+    def has_gradients(self) -> bool:
+        return any(leaf.grad is not None for number in range(self._handed) for _, leaf in self._leaves(number))
+
     def expects(self, batch: Any, places: list[Any], constants: list[Any]) -> bool:
         """Whether the next slice answers a call made of this."""
         return (
@@ -84,7 +88,7 @@ class MergedGroup:
 
     def came_late(self) -> bool:
         """A slice got another gradient after :meth:`go_back`, which has reached no parameter."""
-        return any(leaf.grad is not None for number in range(len(self._lengths)) for _, leaf in self._leaves(number))
+        return self.has_gradients
 
     def dissolve(self) -> None:
         """Go back with what has come; a slice that is still on its way to a loss goes back by itself, when it has its gradient."""

@@ -62,6 +62,11 @@ class Merging:
         return self._group is not None
 
     @property
+    def has_gradients(self) -> bool:
+        """Backward has reached a batch of a group that has not gone back yet."""
+        return self._group is not None and self._group.has_gradients
+
+    @property
     def why_none(self) -> str:
         """What kept most calls from being merged where there was something to merge them with."""
         alone = f"{self._micro.size} samples hold no two batches that share an optimizer step, with one backward call each"
@@ -113,6 +118,11 @@ class Merging:
             return None
         with _exchanging(entry.module, len(calls) == self._left_in_step()):
             result = self._micro.one_pass(entry, whole)
+        try:
+            self._micro.look_back(entry, result)
+        except Inseparable as reason:
+            self._micro.refuse(str(reason))
+            return None
         made_of = ([sources.handed.batch, *batches], sources.places, sources.constants)
         return MergedGroup(self._torch, whole, result, lengths, made_of, self._backward)
 
@@ -151,7 +161,7 @@ class Merging:
             self._micro.refuse("the optimizer stepped after fewer batches than before")
         if any(group.came_late() for group in self._finished):
             self._micro.refuse("backward ran more than once on one result of the model")
-            self._agent.on_knob_failure(f"micro_batch_size: {self._micro.refusal}")  # this step lacks a gradient
+            self._agent.knobs.fail(f"micro_batch_size: {self._micro.refusal}")  # this step lacks a gradient
         self._finished.clear()
         if self.calls:
             once = self._agent.backwards - self._backwards == self.calls  # a second one on a batch would find its pass gone
@@ -161,8 +171,15 @@ class Merging:
     def abandon(self) -> None:
         """Dissolve the group: what has come back so far goes through the model now, what comes later will then."""
         group, self._group = self._group, None
-        if group is not None:
+        if group is None:
+            return
+        scaler, optimizers = self._agent.live.scaler, self._agent.live.every_optimizer()
+        if scaler is None or self._agent.in_backward:
             group.dissolve()
+            return
+        scaler.before_backward(optimizers)  # the group's gradients are of scaled losses, and this is no backward of the job's
+        group.dissolve()
+        scaler.after_backward(optimizers)
 
     def _backward(self, tensors: list[Any], gradients: list[Any], retain_graph: bool) -> None:
         original = self._agent.patches["autograd.backward"].original  # torch's own: this is no backward of the job's

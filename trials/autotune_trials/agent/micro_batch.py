@@ -14,14 +14,15 @@ would count, log, clip and end by iterations that are none, and no one outside c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from autotune_trials.agent.entries import SLOT
 from autotune_trials.agent.merging import Merging
-from autotune_trials.agent.parts import Call, Inseparable, cut, join, lengths_of, rows_of
-from autotune_trials.agent.separability import why_inseparable
+from autotune_trials.agent.parts import Call, Inseparable, cut, join, leaves_of, lengths_of, rows_of
+from autotune_trials.agent.separability import adds_losses, why_inseparable
 from autotune_trials.measure.clock import AWAY
 
 FIRST_CALLS = 1  # left as they are: a model's first pass builds what it keeps (caches, lazy layers)
@@ -34,14 +35,15 @@ class MicroBatch:
         self._torch, self._agent, self.size = torch, agent, size
         self.resized = 0  # passes over other portions than the job's
         self.refusal = ""  # why the job's own portions are kept from now on
-        self._calls = 0
-        self._known: dict[tuple[int, int, int], str] = {}  # (id of entry, samples of the whole, of a part) -> why not
+        self._calls: Counter[int] = Counter()  # by id of entry
+        self._known: dict[tuple[Any, ...], str] = {}  # (id of entry, samples of the whole, of a part, what is cut) -> why not
+        self._looked_back: set[int] = set()  # ids of entries
         self._in_model = False
         self.merging = Merging(torch, agent, self)
 
     def run(self, entry: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What ``entry`` returns for this call. Raises what the model raises."""
-        self._calls += 1
+        self._calls[id(entry)] += 1
         self.merging.calls += 1
         try:
             return self._run(entry, (args, kwargs))
@@ -58,7 +60,7 @@ class MicroBatch:
             return self.merging.run(entry, call, rows)
         if not rows:
             self.refuse("what the model is called with holds no tensor, and cannot be cut into samples")
-        if self._calls <= FIRST_CALLS or self.refusal or rows == self.size:
+        if self._calls[id(entry)] <= FIRST_CALLS or self.refusal or rows == self.size:
             return self.one_pass(entry, call)
         return self._split(entry, call, rows) if rows > self.size else self.merging.run(entry, call, rows)
 
@@ -70,9 +72,13 @@ class MicroBatch:
         return result
 
     def allows(self, entry: Any, whole: Call, parts: list[Call], lengths: list[int]) -> bool:
-        """Whether the model gives the same for ``whole`` as for ``parts``; asked of the model once a size."""
-        key = (id(entry), sum(lengths), lengths[0])
+        """Whether the model gives the same for ``whole`` as for ``parts``; asked of the model once a size, and once for each choice of
+        arguments that are cut: a mask is, where it happens to be as long as the batch."""
+        uncut = tuple(a is b for a, b in zip(leaves_of(whole), leaves_of(parts[0]), strict=True))
+        key = (id(entry), sum(lengths), lengths[0], uncut)
         if key not in self._known:
+            if self._agent.in_backward:
+                return False  # a checkpoint computes again what it computed before this could be asked
             clock = self._agent.clock
             phase = clock.phase
             clock.switch(AWAY)
@@ -83,6 +89,13 @@ class MicroBatch:
         if self._known[key]:
             self.refuse(self._known[key])
         return not self._known[key]
+
+    def look_back(self, entry: Any, result: Any) -> None:
+        """Of the first result of ``entry`` in other portions, how backward will go. Raises Inseparable."""
+        if id(entry) not in self._looked_back:
+            self._looked_back.add(id(entry))
+            if reason := adds_losses(self._torch, result):
+                raise Inseparable(reason)
 
     def _in_portions(self, entry: Any, call: Call, parts: list[Call], lengths: list[int]) -> Any:
         module = own_module(entry.module)
@@ -120,6 +133,7 @@ class MicroBatch:
             return self.one_pass(entry, call)
         try:
             result = self._in_portions(entry, call, parts, lengths)
+            self.look_back(entry, result)
         except Inseparable as reason:
             self.refuse(str(reason))
             return self.one_pass(entry, call)
@@ -141,10 +155,10 @@ class MicroBatch:
                 self._agent.on_job_error(error)
                 raise
 
-    def before_gradients_are_used(self) -> None:
-        """The job is about to clip its gradients."""
-        if self.merging.under_way:
-            self.refuse("the job clips gradients between the batches of a step")
+    def before_gradients_are_used(self, what: str) -> None:
+        """The job is about to clip, unscale or drop its gradients; ``what``: the word for it."""
+        if self.merging.has_gradients:
+            self.refuse(f"the job {what} gradients between the batches of a step")
             self.merging.abandon()
 
     def before_step(self) -> None:

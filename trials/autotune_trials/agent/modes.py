@@ -25,7 +25,7 @@ class Mode:
 
     def on_iteration(self, iteration: Any) -> None:
         """An iteration has ended; the job waits inside its optimizer hook until this returns."""
-        failure, self.agent.knob_failure = self.agent.knob_failure, ""
+        failure, self.agent.knobs.failure = self.agent.knobs.failure, ""
         if failure:
             import sys
 

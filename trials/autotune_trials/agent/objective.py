@@ -13,6 +13,7 @@ Weights made of parameters alone (low-rank adapters) are no activations. Compari
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from autotune_trials.agent.log import write_exception
@@ -33,6 +34,29 @@ def comparison(losses: Any, batch: int) -> str:
     except Exception:  # what autograd shows of its graph is not promised
         write_exception("looking through the loss")
         return ""
+
+
+def losses_beside(torch: Any, outputs: list[Any]) -> str:
+    """Name of a function of somebody's own, in the graphs that end in the nodes ``outputs``, that takes a single number to train
+    through beside what it passes on: an auxiliary loss put into the backward of a model. "" if there is none."""
+    pending, seen, custom = list(outputs), set[Any](), torch.autograd.function.BackwardCFunction
+    while pending and len(seen) < NODES:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, custom) and len(node.next_functions) > 1:
+            beside = [i for i, (following, _) in enumerate(node.next_functions) if following is not None and following.next_functions]
+            if any(_is_number(node, i) for i in beside) and any(not _is_number(node, i) for i in beside):
+                return str(node.name()).removesuffix("Backward")
+        pending += [following for following, _ in node.next_functions]
+    return ""
+
+
+def _is_number(node: Any, which: int) -> bool:
+    following, output = node.next_functions[which]
+    described: Any = getattr(following, "_input_metadata", None) or ()
+    return output < len(described) and math.prod(described[output].shape) == 1
 
 
 def _search(pending: list[Any], batch: int) -> str:

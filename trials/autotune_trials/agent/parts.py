@@ -9,6 +9,7 @@ is used (:mod:`.separability`).
 
 from __future__ import annotations
 
+import enum
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -70,8 +71,8 @@ def with_leaves(tree: Any, leaves: list[Any]) -> Any:
 
 def _joined(torch: Any, column: Sequence[Any], lengths: Sequence[int]) -> Any:
     first = column[0]
-    if all(leaf is first for leaf in column):
-        return first
+    if all(leaf is first for leaf in column) and (isinstance(first, (torch.Tensor, enum.Enum)) or not hasattr(first, "__dict__")):
+        return first  # an object of the model's own that each pass fills anew would hold the last part alone
     if all(_has(torch, leaf, length) for leaf, length in zip(column, lengths, strict=True)):
         if any(leaf.shape[1:] != first.shape[1:] or leaf.dtype != first.dtype for leaf in column):
             raise Inseparable("samples are of different shapes from batch to batch")

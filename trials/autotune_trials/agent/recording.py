@@ -69,9 +69,9 @@ class RecordMode(Mode):
         if self._window is None:
             with agent.own_time():
                 self._begin()
-        if agent.knob_failure:
-            self._failures.append(agent.knob_failure)
-            agent.knob_failure = ""
+        if agent.knobs.failure:
+            self._failures.append(agent.knobs.failure)
+            agent.knobs.failure = ""
         if self._greeted:
             self.show_life(iteration)
         if self._watch is not None:
@@ -284,7 +284,7 @@ class RecordMode(Mode):
         for choice in self.agent.config.knobs:
             failed = next((f for f in self._failures if f.startswith(f"{choice.name}:")), None)
             try:
-                reason = failed or self.agent.knob(choice.name, choice.options).effect(self.agent.live, choice.value)
+                reason = failed or self.agent.knobs.get(choice.name, choice.options).effect(self.agent.live, choice.value)
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
             if reason:
@@ -296,7 +296,7 @@ class RecordMode(Mode):
         found = {}
         for choice in self.agent.config.process_knobs:
             try:
-                reason = self.agent.knob(choice.name, choice.options).effect(self.agent.live, choice.value)
+                reason = self.agent.knobs.get(choice.name, choice.options).effect(self.agent.live, choice.value)
             except Exception:
                 write_exception(f"effect of {choice.name}")
                 continue

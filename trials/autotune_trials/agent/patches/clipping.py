@@ -1,8 +1,9 @@
-"""Gradients clipped by the job: where batches are computed together, those of all batches so far must be there by then."""
+"""Gradients clipped, unscaled or dropped by the job: where batches are computed together, those of all batches so far must be there by then."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet, untraced
@@ -11,17 +12,23 @@ FUNCTIONS = ("clip_grad_norm_", "clip_grad_value_", "get_total_norm")
 
 
 def install(patches: PatchSet, torch: Any, agent: Any) -> None:
-    """Tell the agent before gradients are clipped. A job that imports the functions by name has these: we come first."""
+    """Tell the agent before gradients are used. A job that imports the functions by name has these: we come first."""
 
-    def make(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
-        def clip(*args: Any, **kwargs: Any) -> Any:
-            if patch.active and agent.live.micro is not None:
-                agent.live.micro.before_gradients_are_used()
-            return original(*args, **kwargs)
+    def make(what: str) -> Callable[[Patch, Any], Any]:
+        def make(patch: Patch, original: Any) -> Any:
+            @functools.wraps(original)
+            def use(*args: Any, **kwargs: Any) -> Any:
+                if patch.active and agent.live.micro is not None:
+                    agent.live.micro.before_gradients_are_used(what)
+                return original(*args, **kwargs)
 
-        return untraced(clip)
+            return untraced(use)
+
+        return make
 
     for name in FUNCTIONS:
         if hasattr(torch.nn.utils, name):
-            patches.add(f"utils.{name}", torch.nn.utils, name, make)
+            patches.add(f"utils.{name}", torch.nn.utils, name, make("clips"))
+    for owner in (torch.optim.Optimizer, torch.nn.Module):
+        patches.add(f"{owner.__name__}.zero_grad", owner, "zero_grad", make("drops"))
+    patches.add("GradScaler.unscale_", torch.amp.GradScaler, "unscale_", make("unscales"))  # its step calls it, too

@@ -26,7 +26,7 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
     def make(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def set_num_threads(*args: Any, **kwargs: Any) -> Any:
-            if patch.active and not agent.applying:
+            if patch.active and not agent.knobs.applying:
                 agent.own_settings.setdefault("set_num_threads", site())
                 agent.sites.on_setting("set_num_threads", sys._getframe(1))
             return original(*args, **kwargs)
@@ -36,7 +36,7 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
     def make_precision(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def set_float32_matmul_precision(*args: Any, **kwargs: Any) -> Any:
-            if patch.active and not agent.applying:
+            if patch.active and not agent.knobs.applying:
                 agent.sites.on_setting("set_float32_matmul_precision", sys._getframe(1))
             return original(*args, **kwargs)
 

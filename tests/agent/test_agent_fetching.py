@@ -45,11 +45,7 @@ for epoch in range(4):
     for x, y in loader:
         with torch.no_grad():
             wanted = teacher(x)
-        model.eval()
-        with torch.no_grad():
-            before = model(x)  # a look at the batch that is trained on next
-        model.train()
-        loss = criterion(model(x), y) + (wanted - before).pow(2).mean()
+        loss = criterion(model(x), y) + (wanted - model(x)).pow(2).mean()
         optimizer.zero_grad(); loss.backward(); optimizer.step()
     right()
 """
@@ -171,3 +167,25 @@ def test_a_loader_is_found_where_the_job_built_it(tuner: Tuner) -> None:
     tuner.start(WRAPPED)
     line = next(n for n, text in enumerate(WRAPPED.splitlines(), 1) if text.endswith("# here"))
     assert tuner.receive().job.loader.site == f"train.py:{line}"
+
+
+ESTIMATOR = CNN + """
+class Estimator:  # as skorch's: not a module, with a list of that name
+    def __init__(self):
+        self.module_, self._modules = model, ["module"]
+    def fit(self):
+        while True:
+            for x, y in loader:
+                loss = criterion(self.infer(x), y)
+                optimizer.zero_grad(); loss.backward(); optimizer.step()
+    def infer(self, x):
+        return self.module_(x)
+Estimator().fit()
+"""
+
+
+def test_an_object_that_only_looks_like_a_module_is_no_trouble(tuner: Tuner) -> None:
+    tuner.start(ESTIMATOR)
+    assert [m.name for m in tuner.receive().job.models] == ["Sequential"]
+    (report,) = tuner.measure(block("b", 8))
+    assert not report.error and tuner.log == ""

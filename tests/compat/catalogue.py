@@ -10,7 +10,7 @@ import truths
 from truths import Truth
 
 HERE = Path(__file__).parent
-SPACE = {"num_workers": [0, 1, 2], "batch_size": "auto", "optimizer_impl": "auto", "intra_op_threads": "auto"}
+SPACE = {"num_workers": [0, 1], "optimizer_impl": "auto", "intra_op_threads": "auto"}  # what the runs in full search: the rest is switched alone
 LONG = 10**6  # steps of a job that is to be tuned: it is ended from outside
 
 
@@ -29,7 +29,6 @@ class Program:
     loader: int | None = 0  # num_workers of its own; None: it builds no DataLoader
     backwards: float = 1.0  # a step
     withdrawn: Mapping[str, str] = field(default_factory=dict)  # knob -> words that the reason holds
-    warned: str = ""  # what autotune must say of it
     space: Mapping[str, object] = field(default_factory=lambda: dict(SPACE))
 
     def samples(self, steps: int) -> list[int]:

@@ -66,7 +66,16 @@ def knobs_of(hello: Hello) -> tuple[dict[str, Value], dict[str, str]]:
         else:
             others = [value for value in domain.values if value != domain.default]
             values[name] = next((value for value in others if value not in ("off", 0)), others[0])
+    for name in [name for name in values if "num_workers" in withdrawn and not _alone(name, values[name], hello)]:
+        withdrawn[name] = "means nothing without workers"
+        del values[name]
     return values, withdrawn
+
+
+def _alone(name: str, value: Value, hello: Hello) -> bool:
+    """Whether the knob means something with the workers that the job has."""
+    workers = hello.job.loader.num_workers if hello.job.loader is not None else 0
+    return knobs.create(name, {}).active({name: value}, {"num_workers": workers})
 
 
 def switched_for_real(place: Place) -> Applied:
@@ -100,9 +109,7 @@ def _block(name: str, *choices: KnobChoice) -> Block:
 
 def _choices(name: str, value: Value, hello: Hello) -> list[KnobChoice]:
     """The knob; with one worker more where it means nothing without (in_order)."""
-    workers = hello.job.loader.num_workers if hello.job.loader is not None else 0
-    alone = knobs.create(name, {}).active({name: value}, {"num_workers": workers})
-    return [KnobChoice(name, value), *([] if alone else [KnobChoice("num_workers", 1)])]
+    return [KnobChoice(name, value), *([] if _alone(name, value, hello) else [KnobChoice("num_workers", 1)])]
 
 
 def _plain(report: BlockReport) -> dict[str, Any]:

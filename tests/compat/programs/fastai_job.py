@@ -2,6 +2,7 @@
 
 import sys
 
+import fastai.callback.progress  # noqa: F401 - gives Learner its no_bar
 import torch
 from fastai.callback.core import Callback
 from fastai.data.core import DataLoaders

@@ -5,6 +5,7 @@ import sys
 import time
 
 import timm
+import timm.optim
 import torch
 from timm.loss import SoftTargetCrossEntropy
 from torch.utils.data import DataLoader, TensorDataset, default_collate

@@ -11,7 +11,7 @@ import linecache
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -55,7 +55,8 @@ def name_of(value: Any, frame: FrameType) -> str:
         if frame.f_globals.get(name) is value:
             return name
     owner = here.get("self")
-    attributes = {**getattr(owner, "__dict__", {}), **(getattr(owner, "_modules", None) or {})}
+    modules = getattr(owner, "_modules", None)  # of an nn.Module; others may call a list so (skorch)
+    attributes = {**getattr(owner, "__dict__", {}), **(modules if isinstance(modules, Mapping) else {})}
     return next((f"self.{name}" for name, held in attributes.items() if held is value and name.isidentifier()), "")
 
 

@@ -15,7 +15,8 @@ HEAD = """# Compatibility
 Programs and frameworks of other projects, run unmodified under `autotune run` by `make compat`, which writes this page. {when}: {machine}.
 
 Of each program the tests check, against its own log: the number of optimizer steps, the samples of each step, every loss it tells, and that
-evaluation is no part of an iteration; that it computes the same losses bit for bit with the agent as without, over at least 50 steps; that
+evaluation is no part of an iteration; that its losses are the same with the agent as without, over at least 50 steps and to the
+last digit its log holds (all of them, but for open_clip's five and the means that chemprop and pykeen tell); that
 each knob that applies is in force in the running job when it is set, and gone when it is taken back; and that tuning it ends in a verdict.
 Those runs search three knobs within one minute, so a speed-up here says that a run comes to its end, and little of what a real budget would
 find. Where a cell says "not run", that test was no part of the run that made this page.
@@ -101,7 +102,7 @@ def seen(row: Mapping[str, Any]) -> str:
         f"{hooked['samples']:g} samples and {hooked['backwards']:g} backward a step",
     ]
     if steps:
-        parts.append(f"{steps} steps with the same bits")
+        parts.append(f"{steps} steps with the same losses")
     return "; ".join(parts)
 
 

@@ -30,7 +30,7 @@ def test_a_row_says_what_was_seen_and_why_knobs_are_out(tmp_path: Path) -> None:
     interval = {"estimate": 1.25, "low": 1.2, "high": 1.3}
     leave(tmp_path, "lib", "tuned", verdict="tuned", reason="", speedup=interval, knobs={"num_workers": 1}, loss="unchanged")
     (row,) = [line for line in made(tmp_path).splitlines() if line.startswith("| **lib**")]
-    for words in ("1.2", "Words, train.py:9", "52 steps with the same bits", "`num_workers`", "`compile_mode` (not switched here)"):
+    for words in ("1.2", "Words, train.py:9", "52 steps with the same losses", "`num_workers`", "`compile_mode` (not switched here)"):
         assert words in row
     assert "`pin_memory`, `non_blocking`: only for CUDA" in row and "compares samples \\| pairs" in row
     assert "1.25x (1.20–1.30), num_workers 1; loss unchanged" in row

@@ -36,6 +36,7 @@ CLEAR_LOSS = 0.10  # log ratio; a first pair this much slower, and beyond 4 sigm
 ROUNDS = 3  # of two pairs each, for one comparison
 SPOILED = 0.08  # standard error of a round's log ratio above which (and above 3x the noise) something hit it
 RESTARTS = 3  # sessions in a row that end without one finished block, before the job is called too short
+KILLS = 3  # times in a row that somebody may kill the job in the same block, before that is taken for the block's own doing
 
 
 class BlockFailed(Exception):
@@ -68,6 +69,7 @@ class LiveComparison:
         self._samples = 1.0  # samples an iteration of the reference
         self._beside: tuple[str, float] | None = None  # key and cost of the reference block measured last
         self._barren = 0  # sessions in a row that ended before a block was finished
+        self._kills = 0  # of the job, by somebody else, since a block was finished
         self._finished = 0  # blocks of this session
         self._restarts = 0  # sessions that ended by themselves
         self._longest = MAX_ITERATIONS  # iterations of a block that the job has room for
@@ -193,11 +195,11 @@ class LiveComparison:
                 finished = self._finished
                 self.close()
                 self._after_failure(failure, config, finished)
-                if not finished:  # not even one: the job may be shorter than the block
+                if not finished and failure.kind != "killed":  # not even one: the job may be shorter than the block
                     self._longest = max(MIN_ITERATIONS, block.iterations // 2)
                 block = replace(block, iterations=min(block.iterations, self._longest))
                 continue
-            self._barren, self._finished = 0, self._finished + 1
+            self._barren, self._kills, self._finished = 0, 0, self._finished + 1
             self.bench.stop.check()
             if report.error or report.window is None or not report.window.times_s:
                 raise self._failed(report)
@@ -229,6 +231,11 @@ class LiveComparison:
         made for, a table of learning rates may end, say.
         """
         self.bench.stop.check()
+        if failure.kind == "killed" and self._kills < KILLS - 1:
+            self._kills += 1
+            self._restarts += 1
+            self.bench.progress.note(f"the job was killed ({failure.detail}); started again")
+            return
         if failure.kind == "ended" or (failure.kind == "crash" and finished):
             self._restarts += 1
             self._barren = 0 if finished else self._barren + 1
@@ -243,8 +250,11 @@ class LiveComparison:
             )
         if not config and self.process_config == {}:
             raise failure
+        self._kills = 0
         if failure.kind == "oom":
             raise BlockFailed("infeasible", f"out of memory ({failure.detail})")
+        if failure.kind == "killed":  # by a guard of the machine's memory, most likely: larger sizes are not tried
+            raise BlockFailed("infeasible", f"killed {KILLS} times in a row ({failure.detail})")
         raise BlockFailed("failed", f"{failure.kind}: {failure.detail}")
 
     def _failed(self, report: BlockReport) -> BlockFailed:

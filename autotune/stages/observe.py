@@ -124,6 +124,6 @@ def explain_failure(bench: Bench, failure: SessionFailed) -> BaselineError | Hoo
         return HookError(f"autotune's agent failed inside the job: {failure.detail}", where=command,
                          remedy="please report it with the session's agent.log; the job itself was not disturbed")
     tail = f"\n{failure.log_tail}" if failure.log_tail else ""
-    what = {"oom": "runs out of memory", "crash": "fails", "hang": "makes no progress", "ended": "ends too early"}[failure.kind]
+    what = {"oom": "runs out of memory", "crash": "fails", "killed": "is killed", "hang": "makes no progress", "ended": "ends too early"}[failure.kind]
     return BaselineError(f"the unchanged job {what}: {failure.detail}{tail}", where=failure.where or command,
                          remedy="make the command run by itself first, then tune it")

@@ -189,7 +189,7 @@ def _measure_fresh(
         if not _useless(pairs) and pairs.log_speedups()[0] > -max(CLEAR_LOSS, 4 * noise):
             pairs.ensure(PROCESS_PAIRS)
     except SessionFailed as failure:
-        kind = "infeasible" if failure.kind == "oom" else "failed"
+        kind = "infeasible" if failure.kind in ("oom", "killed") else "failed"
         return Trial(number, config, kind, reason=str(failure), origin="process", wall_s=time.monotonic() - started)
     except BaselineError as error:
         return Trial(number, config, "failed", reason=error.found, origin="process", wall_s=time.monotonic() - started)

@@ -66,16 +66,30 @@ def test_reports_that_came_before_a_crash_are_kept(make_session):
         "raise MemoryError",
         "raise RuntimeError('CUDA out of memory. Tried to allocate 20.00 GiB')",
         "raise RuntimeError(\"[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried\")",
-        "raise RuntimeError('DataLoader worker (pid 7) is killed by signal: Killed. ')",
         "raise RuntimeError('unable to write to file </torch_12_34_0>: No space left on device (28)')",
-        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
-        "sys.stderr.write('  exitcode: -9 (pid: 12)\\n'); sys.exit(1)",
         "agent.crumb('oom'); sys.exit(1)",
     ],
 )
 def test_out_of_memory(make_session, line):
     failure = failure_of(make_session(f"import sys\nfrom fake_agent import Agent\nagent = Agent()\nagent.plan()\n{line}\n"))
     assert failure.kind == "oom", failure
+
+
+@pytest.mark.parametrize(("oom_kills", "kind"), [(0, "killed"), (1, "oom"), (None, "oom")])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "raise RuntimeError('DataLoader worker (pid 7) is killed by signal: Killed. ')",
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+        "sys.stderr.write('  exitcode: -9 (pid: 12)\\n'); sys.exit(1)",
+    ],
+)
+def test_killed_by_the_kernel_for_want_of_memory_or_by_somebody_else(make_session, monkeypatch, line, oom_kills, kind):
+    """Only the kernel's own count tells the two apart; where it does not count, memory is the likelier cause."""
+    counts = iter([7, None if oom_kills is None else 7 + oom_kills])
+    monkeypatch.setattr(diagnose, "kernel_oom_kills", lambda: next(counts))
+    failure = failure_of(make_session(f"import sys\nfrom fake_agent import Agent\nagent = Agent()\nagent.plan()\n{line}\n"))
+    assert failure.kind == kind, failure
 
 
 def test_words_about_memory_in_a_job_that_ends_well_mean_nothing(make_session):

@@ -2,7 +2,8 @@
 
     exit 0, step crumb           ended      the job finished by itself
     exit 0, no step crumb        unhooked   the agent never saw an optimizer step
-    SIGKILL, "out of memory" …   oom
+    "out of memory" …            oom
+    SIGKILL                      oom, if the kernel killed for want of memory meanwhile, or does not count; else killed
     any other exit               crash
 """
 
@@ -23,10 +24,10 @@ TAIL_BYTES = 32 << 10
 TAIL_LINES = 30
 OUT_OF_MEMORY = re.compile(
     r"out of memory|OutOfMemoryError|\bMemoryError\b|can(?:no|')t allocate memory|std::bad_alloc|_ALLOC_FAILED"
-    r"|killed by signal: Killed|out of shared memory|</torch_\w+>: No space left"  # DataLoader workers, /dev/shm
-    r"|exitcode: -9\b|Signal 9 \(SIGKILL\)",  # torchrun about one of its ranks
+    r"|out of shared memory|</torch_\w+>: No space left",  # /dev/shm
     re.IGNORECASE,
 )
+KILLED = re.compile(r"killed by signal: Killed|exitcode: -9\b|Signal 9 \(SIGKILL\)")  # a DataLoader worker; torchrun about a rank
 RANK_PREFIX = re.compile(r"^(?:\[[a-z]+(\d+)\]:\s?)+")  # [rank1]: of torch, [default1]: of torchrun --tee
 MARKING = (
     "mark the iterations yourself, two lines in the training script:\n"
@@ -134,32 +135,54 @@ def crumbs_of(paths: SessionPaths) -> dict[str, set[int]]:
     return found
 
 
+def kernel_oom_kills() -> int | None:
+    """Processes this machine's kernel has killed for want of memory since it started, those at a cgroup's limit among them.
+
+    None where it does not say (before Linux 4.13, or no Linux). Source: Documentation/admin-guide/cgroup-v2.rst, ``mm/oom_kill.c``.
+    """
+    try:
+        with open("/proc/vmstat", encoding="ascii") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), None)
+    except (OSError, ValueError):
+        return None
+
+
 # ------------------------------------------------------------------------------------------------- judging
 
 
-def of_exit(status: int, argv: Sequence[str], workdir: Path, paths: SessionPaths, doing: str) -> Diagnosis:
-    """Why the command ended, by its exit status (negative: a signal) and its logs. ``doing``: what we wanted of it."""
+def of_exit(status: int, argv: Sequence[str], workdir: Path, paths: SessionPaths, doing: str, oom_kills: int | None = None) -> Diagnosis:
+    """Why the command ended, by its exit status (negative: a signal) and its logs.
+
+    ``doing``: what we wanted of it. ``oom_kills``: how often the kernel killed for want of memory meanwhile; None: not known.
+    """
     if status == 0:
         if "step" not in crumbs_of(paths):
             return unhooked(argv, workdir, paths, "the command ended (exit code 0)")
         return Diagnosis("ended", f"the job finished by itself (exit code 0) before {doing}", log_tail=log_tail(paths))
-    return of_logs(workdir, paths, _status_in_words(status), killed=status in (-signal.SIGKILL, 128 + signal.SIGKILL))
+    return of_logs(workdir, paths, _status_in_words(status), oom_kills, killed=status in (-signal.SIGKILL, 128 + signal.SIGKILL))
 
 
-def of_logs(workdir: Path, paths: SessionPaths, happened: str, killed: bool = False) -> Diagnosis:
-    """Out of memory or a crash, by the logs. ``killed``: by SIGKILL, and not by us."""
+def of_logs(workdir: Path, paths: SessionPaths, happened: str, oom_kills: int | None = None, killed: bool = False) -> Diagnosis:
+    """Out of memory, killed from outside or a crash, by the logs. ``killed``: by SIGKILL, and not by us."""
     text = read_tail(paths.stderr) + "\n" + read_tail(paths.stdout, 4 << 10)
     traceback = last_traceback(text)
     where, tail = user_line(traceback, workdir), log_tail(paths)
-    said = next((line.strip() for line in reversed(text.splitlines()) if OUT_OF_MEMORY.search(line)), "")
+    said = _last_line(text, OUT_OF_MEMORY)
     if said or "oom" in crumbs_of(paths):
         return Diagnosis("oom", (said or f"{happened}, after running out of memory")[:500], where, tail)
-    if killed:
-        return Diagnosis("oom", "killed by the system (SIGKILL), which is what running out of host memory looks like", where, tail)
+    if killed or (said := _last_line(text, KILLED)):
+        said = said or "killed by the system (SIGKILL)"
+        if oom_kills == 0:
+            return Diagnosis("killed", f"{said[:400]}: by somebody else, the kernel had memory left", where, tail)
+        return Diagnosis("oom", f"{said[:400]}, which is what running out of host memory looks like", where, tail)
     reason = traceback[-1] if len(traceback) > 1 else (tail.splitlines() or ["it printed nothing"])[-1]
     if PEER_GONE.search(reason) or len(traceback) < 2:
         reason = lost_rank(text) or reason
     return Diagnosis("crash", f"{happened}: {reason[:500]}", where, tail)
+
+
+def _last_line(text: str, pattern: re.Pattern[str]) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if pattern.search(line)), "")
 
 
 def _status_in_words(status: int) -> str:

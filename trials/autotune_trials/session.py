@@ -11,7 +11,8 @@ Whatever goes wrong is a :class:`SessionFailed` of one kind, with the logs' last
 
     unhooked   no optimizer step was ever seen, and by what cause      ended   the job finished by itself
     hang       nothing heard for too long; stacks of its threads saved  oom     out of device or host memory
-    agent      our own code failed in the job                           crash   any other exit
+    agent      our own code failed in the job                           killed  by SIGKILL, and not by us or for want of memory
+    crash      any other exit
 
 One thread, one selector; nothing of this runs while the tuner does something else.
 """
@@ -54,7 +55,7 @@ from autotune_trials.put_back import Outcome, put_back
 from autotune_trials.surroundings import environment, filled, filled_command, places, socket_directory
 from autotune_trials.watched import WatchedCommand
 
-FAILURES = ("oom", "crash", "hang", "ended", "unhooked", "agent")
+FAILURES = ("oom", "crash", "killed", "hang", "ended", "unhooked", "agent")
 LAST_WORDS_S = 5.0  # after a training process died: how long its launcher may take to say why
 OTHERS_S = 0.3  # after a rank's error: for those of others that came before it
 STRAY_S = 15.0  # after a rank gave up a block: until the others must have done the same
@@ -65,8 +66,8 @@ MOST_EXTENSIONS = 20  # of the hang timeout, for one that does use the CPU
 class SessionFailed(Exception):
     """A session did not do what was asked of it.
 
-    ``kind``: oom (device or host memory), crash (non-zero exit or signal), hang (no progress), ended (the job finished by
-    itself before the work was done), unhooked (no optimizer step was ever seen), agent (our own code failed in the job).
+    ``kind``: oom (device or host memory), crash (non-zero exit or signal), killed (SIGKILL by somebody else), hang (no progress), ended
+    (the job finished by itself before the work was done), unhooked (no optimizer step was ever seen), agent (our own code failed in the job).
     ``where``: file and line in the user's code, if known. ``partial``: reports of blocks that were finished before.
     ``directory``: the session's, with the whole logs.
     """
@@ -117,6 +118,8 @@ class Session:
         self._ranks: dict[int, Connection] = {}
         self._plans = 0
         self._progress_seen = self._closed = False
+        self._backward_seen_s: float | None = None
+        self._oom_kills_before: int | None = None
         self._socket_dir = ""
         self._listener: socket.socket | None = None
         self.command = WatchedCommand(
@@ -140,7 +143,7 @@ class Session:
             self._listen()
             self.config = replace(self.config, directory=str(self.paths.root), socket=self._address)
             publish(self.paths.config, json.dumps(encode(self.config)))
-            self._started_s = time.monotonic()
+            self._started_s, self._oom_kills_before = time.monotonic(), diagnose.kernel_oom_kills()
             self.command.start(self._socket_dir)
             while not (self.command.pid or self.command.error or self.command.lost):
                 self._turn(1.0)
@@ -347,9 +350,9 @@ class Session:
         if self._inbox:
             return
         if self.command.exit_status is not None:
-            raise self._failed(diagnose.of_exit(self.command.exit_status, self.argv, self.workdir, self.paths, until))
-        found = diagnose.of_logs(self.workdir, self.paths, f"the training process (rank {dead[0]}) ended")
-        if found.kind == "oom" or diagnose.last_traceback(diagnose.read_tail(self.paths.stderr)):
+            raise self._failed(diagnose.of_exit(self.command.exit_status, self.argv, self.workdir, self.paths, until, self._oom_kills()))
+        found = diagnose.of_logs(self.workdir, self.paths, f"the training process (rank {dead[0]}) ended", self._oom_kills())
+        if found.kind in ("oom", "killed") or diagnose.last_traceback(diagnose.read_tail(self.paths.stderr)):
             raise self._failed(found)
         hello = self._ranks[dead[0]].hello
         if hello is not None and warden.alive(hello.pid):
@@ -369,23 +372,25 @@ class Session:
                 break
         if cause is None or cause.kind == "restart":
             happened = cause.text if cause is not None else f"rank {first.rank} lost its connection to another one"
-            return self._failed(diagnose.of_logs(self.workdir, self.paths, happened))
+            return self._failed(diagnose.of_logs(self.workdir, self.paths, happened, self._oom_kills()))
         lines = cause.text.strip().splitlines()
         return self._failure(
             cause.kind, f"rank {cause.rank}: {ranks.last_line(cause.text)[:500]}",
             log_tail="\n".join(lines[-diagnose.TAIL_LINES :]), where=diagnose.user_line(lines, self.workdir),
         )  # fmt: skip
 
+    def _oom_kills(self) -> int | None:
+        now = diagnose.kernel_oom_kills()
+        return None if now is None or self._oom_kills_before is None else now - self._oom_kills_before
+
     def _never_steps(self) -> bool:
         """backward() has been called for long, and no optimizer ever stepped: waiting longer would not help."""
         crumbs = diagnose.crumbs_of(self.paths)
         if "backward" not in crumbs or "step" in crumbs:
             return False
-        try:
-            first = min(self.paths.crumb("backward", pid).stat().st_mtime for pid in crumbs["backward"])
-        except OSError:
-            return False
-        return time.time() - first > 2 * self._hang_timeout_s
+        if self._backward_seen_s is None:
+            self._backward_seen_s = time.monotonic()  # not the file's time: the system's clock may be set meanwhile
+        return time.monotonic() - self._backward_seen_s > 2 * self._hang_timeout_s
 
     def _startup_failure(self) -> SessionFailed:
         waited_s = time.monotonic() - self._started_s

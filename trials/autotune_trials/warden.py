@@ -224,7 +224,7 @@ class Warden:
         self._grace_s = float(order["grace_s"])
         self._answer = True  # False once nobody listens
         self._seen: set[int] = set()
-        self._started = time.time()
+        self._before = _shared_memory()
 
     def run(self) -> int:
         """Start the command, wait until it is to end, end all of it. Returns the command's exit status (128 + signal)."""
@@ -459,20 +459,21 @@ class Warden:
     def _remove_shared_memory(self) -> None:
         """Delete segments (``torch_<pid>_…``) of this session's dead processes: a killed worker cannot do it itself."""
         pids = self._seen | set(_crumb_pids(self._order["crumbs"]))
-        try:
-            names = os.listdir(SHM)
-        except OSError:
-            return
-        for name in names:
-            found = re.match(r"torch_(\d+)_", name)
-            if not found or int(found.group(1)) not in pids or alive(int(found.group(1))):
-                continue
-            path = os.path.join(SHM, name)
-            try:
-                if os.stat(path).st_mtime >= self._started - 1:  # not an older one of a recycled pid
-                    os.unlink(path)
-            except OSError:
-                pass
+        for name, pid in _shared_memory() - self._before:  # not an older one of a recycled pid
+            if pid in pids and not alive(pid):
+                try:
+                    os.unlink(os.path.join(SHM, name))
+                except OSError:
+                    pass
+
+
+def _shared_memory() -> set[tuple[str, int]]:
+    """Names of torch's segments, each with the process that made it."""
+    try:
+        names = os.listdir(SHM)
+    except OSError:
+        return set()
+    return {(name, int(found.group(1))) for name in names if (found := re.match(r"torch_(\d+)_", name))}
 
 
 def _crumb_pids(folder: str) -> Iterator[int]:

@@ -1,8 +1,8 @@
 """Optuna, asked for the next configuration and told what came of it.
 
-The study lies in ``optuna.log`` in the run directory (Optuna's own journal storage: append-only, crash-safe), so that any
-Optuna tool can open it. Our journal is the truth on resume: trials it knows are told again, trials that were running when the
-tuner died are closed.
+The study lies in ``optuna.log`` in the run directory (Optuna's own journal storage), so that any Optuna tool can open it. Our
+journal is the truth on resume: the file is written anew and told what the journal knows. What a killed tuner leaves in it cannot be
+carried on: a lock that is waited for, a torn line, a trial that was queued and would be handed out in the place of another.
 """
 
 from __future__ import annotations
@@ -45,20 +45,16 @@ class Proposer:
         self._queue: list[tuple[str, dict[str, Value]]] = []
 
     def restore(self, trials: Sequence[Trial]) -> None:
-        """After a resume: what was measured before. Trials Optuna still holds as running are closed."""
-        from optuna.trial import TrialState
+        """After a resume: what was measured before."""
+        import optuna
 
-        for frozen in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING, TrialState.WAITING)):
-            if frozen.state is TrialState.RUNNING:
-                self._study.tell(frozen.number, state=TrialState.FAIL, skip_if_finished=True)
-        told = {t.user_attrs.get("key") for t in self._study.get_trials(deepcopy=False)}
+        sampler, self._study.sampler = self._study.sampler, optuna.samplers.RandomSampler()  # asked for nothing, and TPE takes its time
         for trial in trials:
-            key = key_of(trial.config)
-            self._known[key] = trial
-            if key not in told:
-                self._study.enqueue_trial({**self.defaults, **trial.config})
-                asked = self._ask()
-                self._tell(asked[0], trial)
+            self._known[key_of(trial.config)] = trial
+            self._study.enqueue_trial({**self.defaults, **trial.config})
+            asked, _ = self._ask()
+            self._tell(asked, trial)
+        self._study.sampler = sampler
 
     def enqueue(self, config: Config, origin: str) -> None:
         """Try ``config`` before asking the sampler; ignored if it was measured or lies outside the domains."""
@@ -142,8 +138,11 @@ class Proposer:
 
 
 def _open_study(path: Path, seed: int) -> Any:
+    """An empty study in ``path``, in the place of what is there."""
     import optuna
 
+    for old in (path, path.with_name(f"{path.name}.lock")):  # the lock is a link, perhaps to nothing: it has no age to judge it by
+        old.unlink(missing_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -153,5 +152,5 @@ def _open_study(path: Path, seed: int) -> Any:
         sampler = optuna.samplers.TPESampler(seed=seed, group=True, n_startup_trials=8)
         return optuna.create_study(
             study_name="autotune", storage=JournalStorage(JournalFileBackend(str(path))), sampler=sampler,
-            direction="minimize", load_if_exists=True,
+            direction="minimize",
         )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import optuna
 import pytest
 
 from autotune.job.configs import key_of
@@ -83,13 +86,42 @@ def test_a_small_space_is_exhausted_and_says_so(tmp_path: Path) -> None:
     assert len(run(p, 50)) == 3
 
 
-def test_a_resumed_search_knows_what_was_measured(tmp_path: Path) -> None:
+def study_of(folder: Path) -> optuna.Study:
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    return optuna.load_study(study_name="autotune", storage=JournalStorage(JournalFileBackend(str(folder / "optuna.log"))))
+
+
+def torn(folder: Path) -> None:
+    with open(folder / "optuna.log", "ab") as file:
+        file.write(b'{"op_code":4,"wor')
+
+
+def locked(folder: Path) -> None:
+    (folder / "optuna.log.lock").symlink_to(folder / "optuna.log")
+
+
+def queued(folder: Path) -> None:
+    """Killed between saying what comes next and asking for it."""
+    study_of(folder).enqueue_trial({**DEFAULTS, "num_workers": 4})
+
+
+@pytest.mark.parametrize("left", [torn, locked, queued])
+def test_a_resumed_search_knows_what_was_measured(tmp_path: Path, left: Callable[[Path], None]) -> None:
     first = proposer(tmp_path)
     trials = run(first, 6)
     lost = first.next()  # asked, and then the tuner died
     assert lost is not None
+    left(tmp_path)
+    began = time.monotonic()
     second = proposer(tmp_path)
     second.restore(trials)
+    assert time.monotonic() - began < 10, "a lock of the dead is not waited for"
+    told = study_of(tmp_path).trials
+    assert [t.value for t in told] == [t.log_ratio for t in trials]
+    for trial, remembered in zip(trials, told, strict=True):
+        assert all(remembered.params[name] == value for name, value in trial.config.items()), "each result with its own configuration"
     again = run(second, 20, start=6)
     assert not {key_of(t.config) for t in trials} & {key_of(t.config) for t in again}
 

@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -82,7 +83,8 @@ class Journal:
         return (e for e in tuple(self._entries) if e.kind == kind)
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # what a full disk did not take; the error that matters has been raised by append
+            self._file.close()
 
 
 def _open_locked(path: Path) -> IO[bytes]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -69,6 +70,31 @@ def tune_job(
     Raises:
         InputError, BaselineError, HookError, Interrupted: see :mod:`autotune.errors`.
     """
+    with told_of_a_full_disk(run_dir):
+        return _tune_job(spec, run_dir, fresh, seed, offline, progress_kind, tools)
+
+
+@contextmanager
+def told_of_a_full_disk(run_dir: Path) -> Iterator[None]:
+    """A disk that fills up, or turns read-only, in the middle of a run is nobody's defect.
+
+    Raises:
+        InputError: that happened.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise
+        raise InputError(
+            f"{error.strerror}; everything measured so far is kept", where=str(error.filename or run_dir),
+            expected="room for the run directory", remedy="make room, then the same command carries on from here",
+        ) from error
+
+
+def _tune_job(
+    spec: JobSpec, run_dir: Path, fresh: bool, seed: int, offline: bool, progress_kind: str, tools: tuple[Tool, ...]
+) -> Result:
     from autotune.executors.local import LocalExecutor
     from autotune.executors.side_effects import summary
     from autotune.journal import Journal

@@ -23,6 +23,9 @@ from autotune_trials.paths import publish
 from autotune_trials.protocol import Record
 
 
+KILLS = 3  # times in a row that somebody may kill the job in the same piece of work, before that is taken for the work's own doing
+
+
 class Stop:
     """Ctrl-C and SIGTERM as a request that the stages honour between two measurements."""
 

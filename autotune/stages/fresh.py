@@ -1,6 +1,6 @@
 """One fresh process of the job, recorded well enough to be compared.
 
-    run ── failed? ──▶ once more              a machine has hiccups; a configuration that fails twice fails
+    run ── failed? ──▶ once more              a machine has hiccups; a configuration that fails twice fails (killed from outside: three times)
      │
      ├── disturbed by other load? ──▶ again   at most twice, and counted in the result
      │
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from autotune.errors import BaselineError
 from autotune.executors.base import FixedRun, SessionFailed
-from autotune.stages.bench import Bench
+from autotune.stages.bench import KILLS, Bench
 from autotune.verdict.timing import disturbed, warm_up_end
 from autotune_spaces.base import Config
 from autotune_trials.protocol import Record, Window
@@ -30,11 +30,14 @@ SHORTEST_LIMIT_S = 60.0  # however small the budget: a machine that is busy for 
 
 
 class FreshRuns:
-    """Makes fixed runs of the job; all runs of one comparison should come from one of these, so that they are alike."""
+    """Makes fixed runs of the job; all runs of one comparison should come from one of these, so that they are alike.
 
-    def __init__(self, bench: Bench, steps: int) -> None:
-        self.bench, self.steps = bench, steps
-        self.min_seconds = MIN_SECONDS
+    ``place`` names the comparison: how long its windows must be is in the journal, or a resumed run would begin with short ones again.
+    """
+
+    def __init__(self, bench: Bench, steps: int, place: str) -> None:
+        self.bench, self.steps, self.place = bench, steps, place
+        self.min_seconds: float = bench.journal.find("window", place) or MIN_SECONDS
 
     def run(self, config: Config, seed: int, label: str, calm: Sequence[Window]) -> Record:
         """A record of ``config``. ``calm``: windows of the same configuration measured before.
@@ -78,14 +81,15 @@ class FreshRuns:
         return record
 
     def _twice(self, request: FixedRun) -> Record:
-        try:
-            return self.bench.executor.run_fixed(request)
-        except SessionFailed as failure:
-            self.bench.stop.check()
-            if failure.kind in ("unhooked", "agent"):
-                raise
-            self.bench.progress.note(f"{request.label} failed ({failure.kind}: {failure.detail}); once more")
-            return self.bench.executor.run_fixed(request)
+        for attempt in range(1, KILLS):
+            try:
+                return self.bench.executor.run_fixed(request)
+            except SessionFailed as failure:
+                self.bench.stop.check()
+                if failure.kind in ("unhooked", "agent") or (attempt > 1 and failure.kind != "killed"):
+                    raise
+                self.bench.progress.note(f"{request.label} failed ({failure.kind}: {failure.detail}); once more")
+        return self.bench.executor.run_fixed(request)
 
     def _lengthen(self, record: Record) -> bool:
         """Ask for longer windows from now on, if this one was too short and the job has more to give."""
@@ -98,6 +102,7 @@ class FreshRuns:
         if missing_s <= 0 or wanted_s > self._longest_s():
             return False
         self.min_seconds = max(self.min_seconds, wanted_s)
+        self.bench.journal.append("window", self.place, self.min_seconds)
         return True
 
     def _longest_s(self) -> float:

@@ -18,7 +18,7 @@ from autotune.errors import BaselineError
 from autotune.executors.base import LiveSession, SessionFailed
 from autotune.job.configs import in_words, key_of, live_choices
 from autotune.results import Anatomy
-from autotune.stages.bench import Bench
+from autotune.stages.bench import KILLS, Bench
 from autotune.verdict.speedup import LogRatio, live_log_ratio, pooled
 from autotune.verdict.timing import anatomy, cost_per_sample, disturbed, mean_turnover_s
 from autotune_spaces.base import Config
@@ -36,7 +36,6 @@ CLEAR_LOSS = 0.10  # log ratio; a first pair this much slower, and beyond 4 sigm
 ROUNDS = 3  # of two pairs each, for one comparison
 SPOILED = 0.08  # standard error of a round's log ratio above which (and above 3x the noise) something hit it
 RESTARTS = 3  # sessions in a row that end without one finished block, before the job is called too short
-KILLS = 3  # times in a row that somebody may kill the job in the same block, before that is taken for the block's own doing
 
 
 class BlockFailed(Exception):

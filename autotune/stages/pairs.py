@@ -38,7 +38,8 @@ class Pairs:
         self.configs = {"reference": dict(reference), "candidate": dict(candidate)}
         self.reference: dict[int, Record] = {}
         self.candidate: dict[int, Record] = {}
-        self._fresh = FreshRuns(bench, bench.spec.convergence.steps)
+        place = "|".join([label, key_of(self.configs["candidate"]), key_of(self.configs["reference"])])
+        self._fresh = FreshRuns(bench, bench.spec.convergence.steps, place)
 
     def ensure(self, pairs: int) -> None:
         """Have at least ``pairs`` pairs.

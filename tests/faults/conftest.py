@@ -1,0 +1,46 @@
+"""After every fault: no process, nothing in shared memory, no lock. And what other folders' tests use is found from here."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("cli", "stages") if str(Path(__file__).parents[1] / folder) not in sys.path]
+
+from command_line import started  # noqa: E402
+from faulty_runs import Surroundings  # noqa: E402
+
+GONE_WITHIN_S = 15.0  # TERM, grace, KILL, and a machine that is busy
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(tmp_path: Path) -> Iterator[None]:
+    """The shared check: what this test's runs started, put into memory or locked is gone when it ends."""
+    before = Surroundings.of(tmp_path)
+    yield
+    while started:
+        process = started.pop()
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    deadline = time.monotonic() + GONE_WITHIN_S
+    while (left := Surroundings.of(tmp_path).beyond(before)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left, "left behind"
+    for path in [*tmp_path.rglob("journal.jsonl"), *tmp_path.rglob("job.yaml")]:
+        assert_free(path if path.name == "journal.jsonl" else path.parent)
+
+
+def assert_free(path: Path) -> None:
+    """Nobody holds a lock on ``path``: a journal, or a working directory in which trials are put back."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(folder)

@@ -1,0 +1,232 @@
+"""Small real jobs with a planted gain, what is done to them, and what must be true of their runs afterwards."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from command_line import Job, make_job
+
+from autotune_trials import warden
+from autotune_trials.surroundings import socket_folders
+
+# Reading a batch sleeps, which a worker hides: twice as fast, on a busy machine as well.
+READS = """\
+import os, sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 1600
+
+    def __getitem__(self, index):
+        time.sleep(0.001)
+        generator = torch.Generator().manual_seed(index)
+        x = torch.randn(16, generator=generator)
+        return x, x.sum() * 0.5
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    {at_start}
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(Slow(), batch_size=8, shuffle=True)
+    for step, (x, y) in enumerate(batch for _ in range(1000) for batch in loader):
+        loss = (model(x).squeeze(1) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        time.sleep(0.008)
+        {every_step}
+"""
+# The smallest run that ends with a verdict: one trial, and the proof.
+PROVEN = """\
+name: job
+command: {command}
+traces: none
+tracking: {{uri: null}}
+search_space: {{num_workers: [0, 2]}}
+budget: {{minutes: 4, trials: 1}}
+convergence: {{steps: 120}}
+"""
+# Two trials of no gain: search, and the verdict that nothing is worth changing.
+SEARCHED = PROVEN.replace("num_workers: [0, 2]", "optimizer_impl: auto").replace("trials: 1", "trials: 2")
+
+
+def faulty_job(folder: Path, at_start: str = "pass", every_step: str = "pass", text: str = SEARCHED, command: str = "python mine.py") -> Job:
+    """A job whose script does ``at_start`` before it trains and ``every_step`` after each step (lines of Python)."""
+    job = make_job(folder, command, text)
+    lines = {"at_start": at_start.replace("\n", "\n    "), "every_step": every_step.replace("\n", "\n        ")}
+    (folder / "mine.py").write_text(READS.format(**lines), encoding="utf-8")
+    return job
+
+
+def trials_of(job: Job) -> list[dict[str, Any]]:
+    return [e["data"] for e in whole_entries(job) if e["kind"] == "trial"]
+
+
+def whole_entries(job: Job) -> list[dict[str, Any]]:
+    """The journal as a reader must take it: a last line without its end is not there."""
+    import json
+
+    path = job.run_dir / "journal.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith(b"\n")]
+
+
+# ------------------------------------------------------------------------------------------- killing
+
+
+def tree_of(process: subprocess.Popen[str]) -> dict[int, str]:
+    """The processes below the tuner, each with its command line."""
+    found = {}
+    for pid in warden.descendants(process.pid):
+        try:
+            found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+    return found
+
+
+def parent_of(pid: int) -> int:
+    stat = warden.stat_of(pid)
+    return stat[1] if stat else 0
+
+
+def the_tuner(process: subprocess.Popen[str]) -> list[int]:
+    return [process.pid]
+
+
+def the_job(process: subprocess.Popen[str]) -> list[int]:
+    """The user's command: the child of the warden."""
+    return [pid for pid, line in tree_of(process).items() if "mine.py" in line and "warden.py" not in line and not _is_worker(pid)]
+
+
+def one_rank(process: subprocess.Popen[str]) -> list[int]:
+    ranks = [pid for pid, line in tree_of(process).items() if "mine.py" in line and "torchrun" not in line and not _is_worker(pid)]
+    return ranks[-1:]
+
+
+def a_worker(process: subprocess.Popen[str]) -> list[int]:
+    """A DataLoader worker: forked from the job, so that its command line is the job's."""
+    return [pid for pid, line in tree_of(process).items() if "mine.py" in line and _is_worker(pid)][:1]
+
+
+def _is_worker(pid: int) -> bool:
+    try:
+        return b"mine.py" in Path(f"/proc/{parent_of(pid)}/cmdline").read_bytes() and b"torchrun" not in Path(f"/proc/{parent_of(pid)}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+@dataclass
+class Killer:
+    """Kills ``whom`` with SIGKILL at random moments of a run; what was hit, and what the journal held then."""
+
+    whom: Callable[[subprocess.Popen[str]], list[int]]
+    random: random.Random
+    between_s: tuple[float, float]
+    left: int
+    done: int = 0
+
+    def until_the_end(self, job: Job, process: subprocess.Popen[str], timeout_s: float) -> None:
+        """Returns when the run has ended, by itself or with what was killed."""
+        deadline = time.monotonic() + timeout_s
+        while self.left and process.poll() is None:
+            moment = time.monotonic() + self.random.uniform(*self.between_s)
+            while time.monotonic() < moment and process.poll() is None:
+                time.sleep(0.02)
+            while not (victims := self.whom(process)) and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.02)
+            for pid in victims if process.poll() is None else ():
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+                self.left, self.done = self.left - 1, self.done + 1
+                break
+        process.communicate(timeout=max(1.0, deadline - time.monotonic()))
+
+
+def killed_and_resumed(job: Job, killer: Killer, timeout_s: float, most_starts: int = 60) -> list[int]:
+    """The same command again and again until it ends well; returns the exit codes. Checks that nothing finished is lost in between."""
+    codes: list[int] = []
+    deadline = time.monotonic() + timeout_s
+    before: list[dict[str, Any]] = []
+    while not codes or codes[-1] != 0:
+        assert len(codes) < most_starts and time.monotonic() < deadline, f"no end: {codes}"
+        process = job.start()
+        killer.until_the_end(job, process, deadline - time.monotonic())
+        codes.append(process.returncode)
+        now = whole_entries(job)
+        assert now[: len(before)] == before, "what was finished is kept as it was"
+        before = now
+    return codes
+
+
+def counted_once(job: Job) -> None:
+    """No finished piece of work is in the journal twice, and the result has each of its trials."""
+    entries = [(e["kind"], e["key"]) for e in whole_entries(job) if e["kind"] in ("study", "observation", "trial", "run", "search-done", "finished")]
+    assert len(set(entries)) == len(entries), "counted twice"
+    trials = trials_of(job)
+    assert [t["number"] for t in trials] == list(range(len(trials)))
+    assert [t["config"] for t in job.result["trials"]] == [t["config"] for t in trials]
+
+
+# ------------------------------------------------------------------------------------------- what may be left
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a run may leave on this machine. Of processes only those that belong to runs below ``folder``."""
+
+    processes: frozenset[str]
+    memory: frozenset[str]
+    sockets: frozenset[str]
+
+    @classmethod
+    def of(cls, folder: Path) -> Surroundings:
+        memory = frozenset(name for name in os.listdir("/dev/shm") if _is_ours(name)) if os.path.isdir("/dev/shm") else frozenset()
+        sockets = {f"{place}/{name}" for place in socket_folders() for name in os.listdir(place) if _of_the_dead(name)}
+        return cls(frozenset(_processes_of(str(folder))), memory, frozenset(sockets))
+
+    def beyond(self, before: Surroundings) -> list[str]:
+        return sorted((self.processes - before.processes) | (self.memory - before.memory) | (self.sockets - before.sockets))
+
+
+def _is_ours(name: str) -> bool:
+    """Segments of torch's workers and of staged data, whose makers are gone: other tests may run beside this one."""
+    if name.startswith("torch_"):
+        return not warden.alive(int(name.split("_")[1]))
+    return _of_the_dead(name)
+
+
+def _of_the_dead(name: str) -> bool:
+    """A socket's or a staged copy's folder whose tuner is gone."""
+    return name.startswith("autotune-") and warden.is_stale("-".join(name.split("-")[1:5]))
+
+
+def _processes_of(folder: str) -> Iterator[str]:
+    for pid in warden.all_pids():
+        if pid == os.getpid() or not warden.alive(pid):
+            continue
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+            place = os.readlink(f"/proc/{pid}/cwd")
+            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if place.startswith(folder) or (b"AUTOTUNE_MARK" in environment and folder.encode() in environment):
+            yield f"process {pid}: {line}"
+
+
+def run_of(argv: Sequence[str], **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, capture_output=True, text=True, timeout=240, **more)

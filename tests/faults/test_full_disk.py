@@ -1,0 +1,157 @@
+"""A disk that is full, or fills up: a clear error, nothing half-written is ever read, and with room again the run goes on.
+
+Real file systems: small ones in memory, mounted for the test.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import Job, wait_until
+from faulty_runs import PROVEN, faulty_job, whole_entries
+from test_cut_journal import entries_of, figures, tuned
+
+from autotune.cli.run import told_of_a_full_disk
+from autotune.errors import InputError
+
+SMALLEST_KIB = 16  # less is not even an empty tmpfs with a directory in it
+
+
+class Disk:
+    """A file system of a size of its own, at ``path``."""
+
+    def __init__(self, path: Path, size_kib: int) -> None:
+        self.path = path
+        path.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_kib}k", "none", str(path)], capture_output=True, text=True)
+        if done.returncode:
+            path.rmdir()
+            pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+
+    def remount(self, options: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{options}", str(self.path)], check=True)
+
+    def fill(self) -> None:
+        """Take all the room there is."""
+        with open(self.path / "filler", "wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(b"x" * 65536)
+            except OSError:
+                pass
+
+    def close(self) -> None:
+        subprocess.run(["umount", "-l", str(self.path)], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Disk]:
+    made = Disk(tmp_path / "disk", request.param)
+    yield made
+    made.close()
+
+
+def whole_files(run_dir: Path) -> None:
+    """Everything a reader would open is whole, by its name or by its last line's end."""
+    for path in run_dir.rglob("*.json"):
+        if "sessions" not in path.parts:
+            json.loads(path.read_text("utf-8"))
+    assert not list(run_dir.glob("records/.*")), "unfinished files are taken away again"
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[tuple[str, str]]]:
+    folder = tmp_path_factory.mktemp("roomy") / "job"
+    return figures(tuned(folder)), entries_of(folder)
+
+
+def runs_out_of_room(folder: Path) -> bool:
+    try:
+        with told_of_a_full_disk(folder / "run"):
+            tuned(folder)
+    except InputError as error:
+        assert "No space left" in error.found and "same command" in error.remedy
+        return True
+    return False
+
+
+SIZES = [SMALLEST_KIB, *(pytest.param(n, marks=() if n in (64, 256) else pytest.mark.faults) for n in (24, 32, 48, 64, 96, 128, 192, 256, 320))]
+
+
+@pytest.mark.parametrize("disk", SIZES, indirect=True)
+def test_on_a_disk_of_any_size_the_run_stops_and_with_more_room_ends_with_the_same_result(
+    disk: Disk, expected: tuple[Any, list[tuple[str, str]]]
+) -> None:
+    """On the replay executor, whose whole run needs some 300 KiB."""
+    assert runs_out_of_room(disk.path / "job")
+    before = entries_of(disk.path / "job") if (disk.path / "job" / "run" / "journal.jsonl").exists() else []
+    whole_files(disk.path / "job")
+    disk.remount("size=16m")
+    assert figures(tuned(disk.path / "job")) == expected[0]
+    after = entries_of(disk.path / "job")
+    assert after == expected[1] and set(before) <= set(after)
+
+
+# ------------------------------------------------------------------------------------------- the whole command
+
+
+@pytest.mark.parametrize("disk", [1024], indirect=True)
+def test_a_disk_that_is_too_small_is_refused_before_anything_starts(disk: Disk, tmp_path: Path) -> None:
+    job = faulty_job(tmp_path / "job")
+    done = job.run("--run-dir", str(disk.path / "run"))
+    assert done.returncode == 2 and "MiB free" in done.stderr and "--run-dir" in done.stderr
+    assert not list(disk.path.iterdir())
+
+
+@pytest.mark.parametrize("disk", [100_000], indirect=True)
+def test_a_read_only_disk_is_refused_before_anything_starts(disk: Disk, tmp_path: Path) -> None:
+    disk.remount("ro")
+    job = faulty_job(tmp_path / "job")
+    done = job.run("--run-dir", str(disk.path / "run"))
+    assert done.returncode == 2 and "Read-only file system" in done.stderr and "--run-dir" in done.stderr
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("entries", [1, 3, 6, 12])
+@pytest.mark.parametrize("disk", [100_000], indirect=True)
+def test_a_disk_that_fills_up_in_a_run(disk: Disk, entries: int, tmp_path: Path) -> None:
+    at = faulty_job(disk.path / "job", text=PROVEN)
+    process = at.start()
+    wait_until(lambda: len(whole_entries(at)) >= entries or process.poll() is not None, 200, f"{entries} entries")
+    disk.fill()
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 2, said
+    assert "No space left" in said and "same command" in said and "Traceback" not in said
+    whole_files(at.run_dir)
+    before = whole_entries(at)
+    (disk.path / "filler").unlink()
+    finished(at, before)
+
+
+@pytest.mark.faults
+def test_shared_memory_that_is_full(tmp_path: Path) -> None:
+    """1 MiB of /dev/shm, in a mount namespace of the run's own: batches of 8 MiB cannot come from workers."""
+    job = faulty_job(tmp_path / "job", text=PROVEN)
+    script = (job.folder / "mine.py").read_text().replace("x = torch.randn(16, generator=generator)", "x = torch.zeros(1 << 18)")
+    (job.folder / "mine.py").write_text(script.replace("model(x)", "model(x[:, :16])").replace("x.sum() * 0.5", "x[:16].sum() * 0.5"))
+    command = "mount -t tmpfs -o size=1m none /dev/shm && exec autotune run job.yaml --quiet"
+    done = subprocess.run(["unshare", "-m", "sh", "-c", command], cwd=job.folder, capture_output=True, text=True, timeout=280)
+    if "unshare" in done.stderr or "mount" in done.stderr:
+        pytest.skip(f"no mount namespace can be made here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    [trial] = job.result["trials"]
+    assert trial["config"] == {"num_workers": 2} and trial["state"] == "infeasible", trial
+    assert job.result["verdict"] == "keep-baseline"
+
+
+def finished(job: Job, before: list[dict[str, Any]]) -> None:
+    """The same command ends well, with everything that was finished before."""
+    done = job.run()
+    assert done.returncode == 0, done.stderr
+    assert whole_entries(job)[: len(before)] == before
+    assert job.result["verdict"] == "tuned" and job.result["knobs"] == {"num_workers": 2}

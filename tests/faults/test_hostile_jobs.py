@@ -1,0 +1,107 @@
+"""Jobs that do what jobs should not: the run ends with its verdict or with one clear sentence, and nothing of them is left."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from faulty_runs import SEARCHED, faulty_job, trials_of, whole_entries
+
+ONE_TRIAL = SEARCHED.replace("trials: 2", "trials: 1")
+NO_TERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+DAEMON = """
+if os.fork() == 0:
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.closerange(0, 256)
+    time.sleep(600)
+os.wait()
+""".strip()
+# Bytes a line, lines: 1 GiB over the sessions of the run, of which there are five or six.
+CHATTERS = "for _ in range(200): sys.stdout.write('x' * (1 << 20) + chr(10))"
+ALARMS = "print('ERROR: CUDA out of memory. Traceback (most recent call last): RuntimeError: killed by signal: Killed', file=sys.stderr)"
+LEAKS = "sys.__dict__.setdefault('leak', []).append(bytearray(b'x' * 400_000))"
+CLOSES = "os.closerange(3, 256)"
+
+ODD_BUT_WELL = {
+    "ignores SIGTERM": (NO_TERM, "pass"),
+    "forks a daemon that ignores SIGTERM and closes everything": (DAEMON, "pass"),
+    "is a session of its own": ("if os.fork():\n    os.wait()\n    os._exit(0)\nos.setsid()", "pass"),
+    "prints a gigabyte": (CHATTERS, "pass"),
+    "prints errors while it is well": ("pass", ALARMS),
+    "changes directory": ("os.chdir('/')", "pass"),
+    "closes every file from 3 on at its start": (CLOSES, "pass"),
+    "leaks": ("pass", LEAKS),
+    "all at once": (f"{NO_TERM}\n{DAEMON}\n{CLOSES}\nos.chdir('/')", ALARMS),
+}
+
+
+@pytest.mark.faults  # in the default run: test_odd_names.py
+@pytest.mark.parametrize("job", [j for j in ODD_BUT_WELL if j != "all at once"])
+def test_an_odd_job_is_tuned_like_any_other(job: str, tmp_path: Path) -> None:
+    made = faulty_job(tmp_path / "job", *ODD_BUT_WELL[job], text=ONE_TRIAL)
+    process = made.start()
+    peak_kib = 0
+    while process.poll() is None:
+        peak_kib = max(peak_kib, memory_kib(process.pid))
+        time.sleep(0.2)
+    _, said = process.communicate()
+    assert process.returncode == 0, said
+    assert [t["state"] for t in trials_of(made)] in (["complete"], ["pruned"])
+    assert peak_kib < 600 << 10, "what the job wastes is not the tuner's"
+    logs = [path.stat().st_size for path in made.run_dir.rglob("std*.log")]
+    assert sum(logs) < len(logs) * (13 << 20), "of a gigabyte the first and the last part are kept"
+
+
+def memory_kib(pid: int) -> int:
+    """Resident memory of a process; 0 if it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("VmRSS")), 0)
+
+
+@pytest.mark.faults
+def test_a_job_that_closes_every_file_in_the_middle_is_told_apart_from_a_hang(tmp_path: Path) -> None:
+    """The agent's connection among them. The job goes on; the tuner says so instead of waiting."""
+    job = faulty_job(tmp_path / "job", "pass", f"if step == 40: {CLOSES}", ONE_TRIAL)
+    began = time.monotonic()
+    done = job.run()
+    assert time.monotonic() - began < 100
+    assert done.returncode in (3, 4), done.stderr
+    assert "hung up" in done.stderr or "ended before" in done.stderr, done.stderr
+    assert "defect of autotune" not in done.stderr
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(400)
+def test_a_deadlock_in_a_worker_costs_the_trial_and_not_the_run(tmp_path: Path) -> None:
+    """Workers that never give a batch: the trial fails as a hang, with the place they hang at."""
+    text = SEARCHED.replace("optimizer_impl: auto", "num_workers: [0, 1]").replace("trials: 2", "trials: 1") + "hang_timeout_s: 10\n"
+    job = faulty_job(tmp_path / "job", text=text)
+    script = (job.folder / "mine.py").read_text()
+    lock = "if torch.utils.data.get_worker_info(): LOCK.acquire()\n        time.sleep(0.001)"
+    script = script.replace("time.sleep(0.001)", lock).replace("class Slow", "import threading\nLOCK = threading.Lock()\n\nclass Slow")
+    (job.folder / "mine.py").write_text(script)
+    done = job.run(timeout_s=380)
+    assert done.returncode == 0, done.stderr
+    [trial] = trials_of(job)
+    assert trial["state"] == "failed" and trial["reason"], trial
+    assert job.result["verdict"] == "keep-baseline"
+
+
+@pytest.mark.faults
+def test_exit_0_too_early_in_a_trial_is_no_measurement(tmp_path: Path) -> None:
+    """The candidate's runs end by themselves, as if all were well, before anything can be timed."""
+    early = "if torch.get_num_threads() == 1 and step > 3: sys.exit(0)"
+    text = SEARCHED.replace("optimizer_impl: auto", "intra_op_threads: [1, 2]").replace("trials: 2", "trials: 1")
+    job = faulty_job(tmp_path / "job", "torch.set_num_threads(2)", early, text)
+    done = job.run()
+    assert done.returncode == 0, done.stderr
+    [trial] = trials_of(job)
+    assert trial["state"] == "failed" and "ends before" in trial["reason"], trial
+    assert job.result["verdict"] == "keep-baseline" and whole_entries(job)

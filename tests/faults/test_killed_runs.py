@@ -1,0 +1,65 @@
+"""kill -9 of the tuner, the job, one rank or a DataLoader worker at random moments of a run; then the same command again.
+
+No finished trial is lost, none is counted twice, and the verdict is the one that was planted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from faulty_runs import (
+    PROVEN,
+    SEARCHED,
+    Killer,
+    a_worker,
+    counted_once,
+    faulty_job,
+    killed_and_resumed,
+    one_rank,
+    the_job,
+    the_tuner,
+    trials_of,
+)
+
+# Seconds between two kills: of the tuner long enough for a piece of work now and then, of the others for a whole one after a kill, as
+# a piece that is killed twice in a row is given up.
+BETWEEN_S = {"tuner": (0.5, 12.0), "job": (8.0, 20.0), "rank": (16.0, 32.0), "worker": (8.0, 20.0)}
+WHOM: dict[str, Callable] = {"tuner": the_tuner, "job": the_job, "rank": one_rank, "worker": a_worker}
+TORCHRUN = "torchrun --standalone --nproc-per-node 2 mine.py"
+DISTRIBUTED = "torch.distributed.init_process_group('gloo')"
+KILLS = {"tuner": 10, "job": 6, "rank": 6, "worker": 6}
+ROUNDS = {"tuner": 3, "job": 5, "rank": 5, "worker": 5}  # 30 moments of each
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("whom", "seed"), [(whom, seed) for whom in WHOM for seed in range(ROUNDS[whom])])
+def test_killed_again_and_again_it_ends_with_the_planted_verdict(whom: str, seed: int, tmp_path: Path) -> None:
+    ranks = whom == "rank"
+    job = faulty_job(tmp_path / "job", DISTRIBUTED if ranks else "pass", text=PROVEN, command=TORCHRUN if ranks else "python mine.py")
+    killer = Killer(WHOM[whom], random.Random(f"{whom} {seed}"), BETWEEN_S[whom], KILLS[whom])
+    codes = killed_and_resumed(job, killer, timeout_s=800)
+    assert killer.done, "somebody was killed"
+    assert set(codes[:-1]) <= ({-9} if whom == "tuner" else {3}), "ended by the kill, or told that the unchanged job was killed"
+    counted_once(job)
+    assert job.result["verdict"] == "tuned" and job.result["knobs"] == {"num_workers": 2}, job.result["reason"]
+    assert not job.left_over()
+
+
+def test_a_job_that_somebody_kills_in_a_trial_is_started_again(tmp_path: Path) -> None:
+    """Not taken for out of memory: its settings stay in the search."""
+    job = faulty_job(tmp_path / "job", text=SEARCHED.replace("trials: 2", "trials: 1"))
+    killer = Killer(in_a_trial(job), random.Random(1), (0.0, 0.5), 1)
+    assert killed_and_resumed(job, killer, timeout_s=120) == [0]
+    assert killer.done == 1
+    counted_once(job)
+    [trial] = trials_of(job)
+    assert trial["state"] in ("complete", "pruned"), trial
+
+
+def in_a_trial(job) -> Callable:
+    """The job, once the baseline has been observed."""
+    return lambda process: the_job(process) if (job.run_dir / "optuna.log").exists() else []

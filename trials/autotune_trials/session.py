@@ -373,9 +373,11 @@ class Session:
         if cause is None or cause.kind == "restart":
             happened = cause.text if cause is not None else f"rank {first.rank} lost its connection to another one"
             return self._failed(diagnose.of_logs(self.workdir, self.paths, happened, self._oom_kills()))
-        lines = cause.text.strip().splitlines()
+        lines, kind = cause.text.strip().splitlines(), cause.kind
+        if kind == "crash" and diagnose.KILLED.search(cause.text):  # a DataLoader worker of that rank
+            kind = "killed" if self._oom_kills() == 0 else "oom"
         return self._failure(
-            cause.kind, f"rank {cause.rank}: {ranks.last_line(cause.text)[:500]}",
+            kind, f"rank {cause.rank}: {ranks.last_line(cause.text)[:500]}",
             log_tail="\n".join(lines[-diagnose.TAIL_LINES :]), where=diagnose.user_line(lines, self.workdir),
         )  # fmt: skip
 

@@ -22,7 +22,6 @@ from autotune_spaces.codec import decode, encode
 from autotune_trials.paths import publish
 from autotune_trials.protocol import Record
 
-
 KILLS = 3  # times in a row that somebody may kill the job in the same piece of work, before that is taken for the work's own doing
 
 

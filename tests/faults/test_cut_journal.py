@@ -70,7 +70,9 @@ def journal_of(folder: Path) -> bytes:
 
 
 def entries_of(folder: Path) -> list[tuple[str, str]]:
-    return sorted((e["kind"], e["key"]) for e in map(json.loads, journal_of(folder).splitlines()))
+    """Kind and key of each whole entry; a last line without its end is none."""
+    whole = [line for line in journal_of(folder).splitlines(keepends=True) if line.endswith(b"\n")]
+    return sorted((e["kind"], e["key"]) for e in map(json.loads, whole))
 
 
 def copy_with(folder: Path, journal: bytes, to: Path) -> Path:

@@ -91,8 +91,9 @@ def profile_job(
 
     Raises:
         BaselineError, HookError: the job fails, or the agent cannot get in.
+        InputError: the disk is full.
     """
-    from autotune.cli.run import move_aside
+    from autotune.cli.run import move_aside, told_of_a_full_disk
     from autotune.executors.local import LocalExecutor
     from autotune.journal import Journal
     from autotune.report.profile import status, write_profile
@@ -106,7 +107,7 @@ def profile_job(
     began = time.monotonic()
     move_aside(directory)
     journal = Journal(directory / "journal.jsonl", lambda before: before + time.monotonic() - began)
-    with closing(journal), closing(LocalExecutor(spec, directory)) as executor, status(spec.name, shown):
+    with told_of_a_full_disk(directory, "run it again"), closing(journal), closing(LocalExecutor(spec, directory)) as executor, status(spec.name, shown):
         bench = Bench(spec, executor, journal, QuietProgress(), Untracked(), directory, nsight=tools, nvtx_modules=nvtx_modules)
         observation, explanation, record = explain_alone(bench, config)
         notes = (*explanation.notes, *(str(record.notes[key]) for key in ("nvtx_modules",) if key in record.notes))
@@ -114,7 +115,8 @@ def profile_job(
             spec.name, config, observation, replace(explanation, notes=notes), round(time.monotonic() - began, 1),
             environment(bench, observation), dict(record.no_effect),
         )  # fmt: skip
-    write_profile(found, directory)
+    with told_of_a_full_disk(directory, "run it again"):
+        write_profile(found, directory)
     return found
 
 

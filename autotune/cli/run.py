@@ -75,7 +75,7 @@ def tune_job(
 
 
 @contextmanager
-def told_of_a_full_disk(run_dir: Path) -> Iterator[None]:
+def told_of_a_full_disk(run_dir: Path, then: str = "the same command carries on from here") -> Iterator[None]:
     """A disk that fills up, or turns read-only, in the middle of a run is nobody's defect.
 
     Raises:
@@ -87,8 +87,8 @@ def told_of_a_full_disk(run_dir: Path) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
             raise
         raise InputError(
-            f"{error.strerror}; everything measured so far is kept", where=str(error.filename or run_dir),
-            expected="room for the run directory", remedy="make room, then the same command carries on from here",
+            error.strerror or str(error), where=str(error.filename or run_dir),
+            expected="room for the run directory", remedy=f"make room, then {then}",
         ) from error
 
 

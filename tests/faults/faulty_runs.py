@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ command: {command}
 traces: none
 tracking: {{uri: null}}
 search_space: {{num_workers: [0, 2]}}
-budget: {{minutes: 4, trials: 1}}
+budget: {{minutes: 10, trials: 1}}
 convergence: {{steps: 120}}
 """
 # Two trials of no gain: search, and the verdict that nothing is worth changing.
@@ -75,8 +76,6 @@ def trials_of(job: Job) -> list[dict[str, Any]]:
 
 def whole_entries(job: Job) -> list[dict[str, Any]]:
     """The journal as a reader must take it: a last line without its end is not there."""
-    import json
-
     path = job.run_dir / "journal.jsonl"
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith(b"\n")]
@@ -122,9 +121,10 @@ def a_worker(process: subprocess.Popen[str]) -> list[int]:
 
 def _is_worker(pid: int) -> bool:
     try:
-        return b"mine.py" in Path(f"/proc/{parent_of(pid)}/cmdline").read_bytes() and b"torchrun" not in Path(f"/proc/{parent_of(pid)}/cmdline").read_bytes()
+        line = Path(f"/proc/{parent_of(pid)}/cmdline").read_bytes()
     except OSError:
         return False
+    return b"mine.py" in line and b"torchrun" not in line
 
 
 @dataclass
@@ -226,7 +226,3 @@ def _processes_of(folder: str) -> Iterator[str]:
             continue
         if place.startswith(folder) or (b"AUTOTUNE_MARK" in environment and folder.encode() in environment):
             yield f"process {pid}: {line}"
-
-
-def run_of(argv: Sequence[str], **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(argv, capture_output=True, text=True, timeout=240, **more)

@@ -7,18 +7,18 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from replayed import Machine, job, table
+from replayed import Machine, job, run, table
 
 from autotune.errors import BaselineError
-from autotune.executors.base import LiveSession, SessionFailed
+from autotune.executors.base import FixedRun, LiveSession, SessionFailed
 from autotune.executors.replay import ReplayTable
 from autotune.journal import Journal
 from autotune.report.terminal import open_progress
-from autotune.stages.bench import Bench
+from autotune.stages.bench import KILLS, Bench
 from autotune.stages.live import BlockFailed, LiveComparison
 from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
-from autotune_trials.protocol import Block, BlockReport
+from autotune_trials.protocol import Block, BlockReport, Record
 
 FASTER = {"num_workers": 2}
 
@@ -61,9 +61,9 @@ def comparing(folder: Path, machine: ShortJob) -> Iterator[LiveComparison]:
             yield live
 
 
-@pytest.mark.parametrize("how", ["ended", "crash"])
+@pytest.mark.parametrize("how", ["ended", "crash", "killed"])
 def test_every_comparison_is_made_within_one_session(tmp_path: Path, how: str) -> None:
-    """Past the steps it was made for, a job may also fail (a table of learning rates has an end)."""
+    """Past the steps it was made for, a job may also fail (a table of learning rates has an end); and somebody may kill it."""
     machine = ShortJob(table(), steps=300, how=how)
     with comparing(tmp_path, machine) as live:
         live.reference({})
@@ -119,3 +119,55 @@ def test_a_candidate_that_crashes_is_tried_once_in_a_fresh_session(tmp_path: Pat
         with pytest.raises(BlockFailed, match="crash"):
             live.compare(FASTER, {})
     assert len(machine.sessions) == 2
+
+
+class Killed(ShortJob):
+    """Somebody kills the job whenever a candidate's block begins, so many times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__(table(), steps=10_000)
+        self.times = times
+
+    def report(self, block: Block, config: Config) -> BlockReport:
+        if config and self.times:
+            self.times -= 1
+            raise SessionFailed("killed", "killed by the system (SIGKILL)")
+        return super().report(block, config)
+
+
+def test_a_job_that_is_killed_twice_in_a_candidates_block_is_measured_all_the_same(tmp_path: Path) -> None:
+    machine = Killed(KILLS - 1)
+    with comparing(tmp_path, machine) as live:
+        live.reference({})
+        assert live.compare(FASTER, {}).ratio.estimate == pytest.approx(-0.3567, abs=0.03)
+
+
+def test_a_candidate_that_gets_the_job_killed_each_time_is_infeasible(tmp_path: Path) -> None:
+    """A guard of the machine's memory that is not the kernel: larger sizes are not tried, either."""
+    with comparing(tmp_path, Killed(100)) as live:
+        live.reference({})
+        with pytest.raises(BlockFailed, match="killed 3 times") as caught:
+            live.compare(FASTER, {})
+        assert caught.value.kind == "infeasible"
+        assert live.reference({}) > 0
+
+
+@pytest.mark.parametrize(("kind", "allowed"), [("killed", KILLS), ("crash", 2)])
+def test_how_often_a_fresh_run_may_fail(tmp_path: Path, kind: str, allowed: int) -> None:
+    """Of ``allowed`` attempts the last one counts."""
+    failures = iter([SessionFailed(kind, "as planted")] * (allowed - 1))
+
+    def fails_first(request: FixedRun, record: Record) -> Record:
+        if request.config and (failure := next(failures, None)):
+            raise failure
+        return record
+
+    assert run(tmp_path, Machine(table(), fails_first)).verdict == "tuned"
+    always = Machine(table(), lambda request, record: record if not request.config else _raise(SessionFailed(kind, "always")))
+    assert run(tmp_path / "other", always).verdict == "keep-baseline"
+    first = next(r.config for r in always.confirmed() if r.config)
+    assert [r.config for r in always.confirmed()].count(first) == allowed
+
+
+def _raise(failure: SessionFailed) -> Record:
+    raise failure

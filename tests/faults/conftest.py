@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -14,7 +12,7 @@ import pytest
 sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("cli", "stages") if str(Path(__file__).parents[1] / folder) not in sys.path]
 
 from command_line import started  # noqa: E402
-from faulty_runs import Surroundings  # noqa: E402
+from faulty_runs import Surroundings, assert_free  # noqa: E402
 
 GONE_WITHIN_S = 15.0  # TERM, grace, KILL, and a machine that is busy
 
@@ -35,12 +33,3 @@ def nothing_is_left(tmp_path: Path) -> Iterator[None]:
     assert not left, "left behind"
     for path in [*tmp_path.rglob("journal.jsonl"), *tmp_path.rglob("job.yaml")]:
         assert_free(path if path.name == "journal.jsonl" else path.parent)
-
-
-def assert_free(path: Path) -> None:
-    """Nobody holds a lock on ``path``: a journal, or a working directory in which trials are put back."""
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    finally:
-        os.close(folder)

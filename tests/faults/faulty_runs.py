@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -226,3 +227,12 @@ def _processes_of(folder: str) -> Iterator[str]:
             continue
         if place.startswith(folder) or (b"AUTOTUNE_MARK" in environment and folder.encode() in environment):
             yield f"process {pid}: {line}"
+
+
+def assert_free(path: Path) -> None:
+    """Nobody holds a lock on ``path``: a journal, or a working directory in which trials are put back."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(folder)

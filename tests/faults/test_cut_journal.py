@@ -18,42 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from replayed import Machine, job, run, table
+from noiseless_runs import entries_of, figures, journal_of, tuned
 
-from autotune.executors.replay import ReplayExecutor
 from autotune.journal import Journal
-from autotune.results import Result
-from autotune_spaces.codec import encode
 
-BUDGET = "budget: {minutes: 60, trials: 20}\n"  # more than there are configurations: all are tried, in whatever order
 PROCESS = """
 import json, sys
 from pathlib import Path
-import test_cut_journal
-print(json.dumps(test_cut_journal.figures(test_cut_journal.tuned(Path(sys.argv[1])))))
+from noiseless_runs import figures, tuned
+print(json.dumps(figures(tuned(Path(sys.argv[1])))))
 """
-
-
-def quiet_machine() -> ReplayExecutor:
-    return Machine(table(noise=0.0, block_noise=0.0))
-
-
-def tuned(folder: Path) -> Result:
-    return run(folder, quiet_machine(), job(folder, extra=BUDGET))
-
-
-def figures(result: Result) -> Any:
-    """All of the result but how long it took, where it lies, and in which order Optuna had what was left tried."""
-    data = without_times(encode(result))
-    del data["environment"], data["name"]
-    data["trials"] = sorted(({k: v for k, v in trial.items() if k not in ("number", "origin")} for trial in data["trials"]), key=repr)
-    return data
-
-
-def without_times(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {key: without_times(value) for key, value in data.items() if key != "wall_s"}
-    return [without_times(value) for value in data] if isinstance(data, list) else data
 
 
 @pytest.fixture(scope="module")
@@ -63,16 +37,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     found = figures(tuned(folder))
     assert found["verdict"] == "tuned"
     return folder, found
-
-
-def journal_of(folder: Path) -> bytes:
-    return (folder / "run" / "journal.jsonl").read_bytes()
-
-
-def entries_of(folder: Path) -> list[tuple[str, str]]:
-    """Kind and key of each whole entry; a last line without its end is none."""
-    whole = [line for line in journal_of(folder).splitlines(keepends=True) if line.endswith(b"\n")]
-    return sorted((e["kind"], e["key"]) for e in map(json.loads, whole))
 
 
 def copy_with(folder: Path, journal: bytes, to: Path) -> Path:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from command_line import Job, wait_until
 from faulty_runs import PROVEN, faulty_job, whole_entries
-from test_cut_journal import entries_of, figures, tuned
+from noiseless_runs import entries_of, figures, tuned
 
 from autotune.cli.run import told_of_a_full_disk
 from autotune.errors import InputError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from faulty_runs import SEARCHED, faulty_job
-from test_hostile_jobs import ODD_BUT_WELL
+from odd_jobs import ODD_BUT_WELL
 
 NAMES = {
     "spaces": "a job of mine ",
@@ -28,7 +28,7 @@ def test_the_run_goes_on_in_a_directory_of_any_name(name: str, tmp_path: Path) -
 
 
 def test_an_odd_job_in_an_odd_place(tmp_path: Path) -> None:
-    """The cheap representative of this file and of the jobs in test_hostile_jobs.py, all in one run."""
+    """The cheap representative of this file and of the jobs in odd_jobs.py, all in one run."""
     tuned_in(tmp_path, EVERYTHING, *ODD_BUT_WELL["all at once"])
 
 

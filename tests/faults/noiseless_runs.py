@@ -1,0 +1,47 @@
+"""A whole run on the replay executor, whose machine has no noise: its result must be the same in every figure, whatever happens to it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from replayed import Machine, job, run, table
+
+from autotune.executors.replay import ReplayExecutor
+from autotune.results import Result
+from autotune_spaces.codec import encode
+
+BUDGET = "budget: {minutes: 60, trials: 20}\n"  # more than there are configurations: all are tried, in whatever order
+
+
+def quiet_machine() -> ReplayExecutor:
+    return Machine(table(noise=0.0, block_noise=0.0))
+
+
+def tuned(folder: Path) -> Result:
+    return run(folder, quiet_machine(), job(folder, extra=BUDGET))
+
+
+def figures(result: Result) -> Any:
+    """All of the result but how long it took, where it lies, and in which order Optuna had what was left tried."""
+    data = without_times(encode(result))
+    del data["environment"], data["name"]
+    data["trials"] = sorted(({k: v for k, v in trial.items() if k not in ("number", "origin")} for trial in data["trials"]), key=repr)
+    return data
+
+
+def without_times(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: without_times(value) for key, value in data.items() if key != "wall_s"}
+    return [without_times(value) for value in data] if isinstance(data, list) else data
+
+
+def journal_of(folder: Path) -> bytes:
+    return (folder / "run" / "journal.jsonl").read_bytes()
+
+
+def entries_of(folder: Path) -> list[tuple[str, str]]:
+    """Kind and key of each whole entry; a last line without its end is none."""
+    whole = [line for line in journal_of(folder).splitlines(keepends=True) if line.endswith(b"\n")]
+    return sorted((e["kind"], e["key"]) for e in map(json.loads, whole))

@@ -18,7 +18,8 @@ from autotune_trials.diagnose import kernel_oom_kills
 
 SIZES = SEARCHED.replace("optimizer_impl: auto", "batch_size: [8, 16, 32, 64, 128]").replace("trials: 2", "trials: 6")
 # 8 MiB a sample: 64 MiB at the job's own batch size, 1 GiB at the largest; and room for some of them above what the job has at its start.
-TAKES = "taken = torch.ones(len(x), 1 << 21, device=DEVICE).sum()"
+# Larger batches are slower, so that none of them is worth proving.
+TAKES = "taken = torch.ones(len(x), 1 << 21, device=DEVICE).sum()\ntime.sleep(1e-4 * len(x) ** 2)"
 ROOM_MIB, ADDRESSES_MIB = 300, 700  # the latter: of address space, of which each thread takes 128 without using it
 RLIMIT = f"""
 import resource

@@ -30,7 +30,7 @@ class Slow(Dataset):
         return 1600
 
     def __getitem__(self, index):
-        time.sleep(0.001)
+        time.sleep({reading_s})
         generator = torch.Generator().manual_seed(index)
         x = torch.randn(16, generator=generator)
         return x, x.sum() * 0.5
@@ -59,15 +59,17 @@ search_space: {{num_workers: [0, 2]}}
 budget: {{minutes: 10, trials: 1}}
 convergence: {{steps: 120}}
 """
-# Two trials of no gain: search, and the verdict that nothing is worth changing.
-SEARCHED = PROVEN.replace("num_workers: [0, 2]", "optimizer_impl: auto").replace("trials: 1", "trials: 2")
+# One trial that loses clearly, as workers then read slower: search, and the verdict that nothing is worth changing.
+SEARCHED = PROVEN.replace("num_workers: [0, 2]", "num_workers: [0, 1]")
+GAINING_S, LOSING_S = "0.001", "0.008 if torch.utils.data.get_worker_info() else 0.001"
 
 
 def faulty_job(folder: Path, at_start: str = "pass", every_step: str = "pass", text: str = SEARCHED, command: str = "python mine.py") -> Job:
     """A job whose script does ``at_start`` before it trains and ``every_step`` after each step (lines of Python)."""
     job = make_job(folder, command, text)
     lines = {"at_start": at_start.replace("\n", "\n    "), "every_step": every_step.replace("\n", "\n        ")}
-    (folder / "mine.py").write_text(READS.format(**lines), encoding="utf-8")
+    reading_s = GAINING_S if text == PROVEN else LOSING_S
+    (folder / "mine.py").write_text(READS.format(**lines, reading_s=reading_s), encoding="utf-8")
     return job
 
 

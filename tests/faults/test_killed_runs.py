@@ -51,7 +51,7 @@ def test_killed_again_and_again_it_ends_with_the_planted_verdict(whom: str, seed
 
 def test_a_job_that_somebody_kills_in_a_trial_is_started_again(tmp_path: Path) -> None:
     """Not taken for out of memory: its settings stay in the search."""
-    job = faulty_job(tmp_path / "job", text=SEARCHED.replace("trials: 2", "trials: 1"))
+    job = faulty_job(tmp_path / "job", text=SEARCHED)
     killer = Killer(in_a_trial(job), random.Random(1), (0.0, 0.5), 1)
     assert killed_and_resumed(job, killer, timeout_s=120) == [0]
     assert killer.done == 1

@@ -37,7 +37,7 @@ def tuned_in(tmp_path: Path, name: str, at_start: str, every_step: str) -> None:
     word = name.translate({ord("{"): "(", ord("}"): ")"}).encode(errors="replace").decode()  # braces mean something in a command, and YAML is text
     command = json.dumps(["python", "mine.py", "--name", word])
     asked = f"assert sys.argv[2] == {word!r}, sys.argv"
-    job = faulty_job(tmp_path / name, f"{asked}\n{at_start}", every_step, SEARCHED.replace("trials: 2", "trials: 1"), command)
+    job = faulty_job(tmp_path / name, f"{asked}\n{at_start}", every_step, SEARCHED, command)
     run_dir = tmp_path / f"runs {name}"
     done = job.run("--run-dir", str(run_dir))
     assert done.returncode == 0, done.stderr

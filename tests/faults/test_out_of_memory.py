@@ -16,7 +16,7 @@ from faulty_runs import SEARCHED, faulty_job, trials_of
 
 from autotune_trials.diagnose import kernel_oom_kills
 
-SIZES = SEARCHED.replace("optimizer_impl: auto", "batch_size: [8, 16, 32, 64, 128]").replace("trials: 2", "trials: 6")
+SIZES = SEARCHED.replace("num_workers: [0, 1]", "batch_size: [8, 16, 32, 64, 128]").replace("trials: 1", "trials: 6")
 # 8 MiB a sample: 64 MiB at the job's own batch size, 1 GiB at the largest; and room for some of them above what the job has at its start.
 # Larger batches are slower, so that none of them is worth proving.
 TAKES = "taken = torch.ones(len(x), 1 << 21, device=DEVICE).sum()\ntime.sleep(1e-4 * len(x) ** 2)"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.job.configs import key_of, normalise
 from autotune.job.spec import SearchSpace
 from autotune.results import Trial
+from autotune.search.storage import OneWriterJournal
 from autotune_spaces.base import Config, Value
 
 if TYPE_CHECKING:
@@ -148,10 +149,9 @@ def _open_study(path: Path, seed: int) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
 
         sampler = optuna.samplers.TPESampler(seed=seed, group=True, n_startup_trials=8)
         return optuna.create_study(
-            study_name="autotune", storage=JournalStorage(JournalFileBackend(str(path))), sampler=sampler,
+            study_name="autotune", storage=JournalStorage(OneWriterJournal(path)), sampler=sampler,  # type: ignore[arg-type]
             direction="minimize", load_if_exists=True,
         )

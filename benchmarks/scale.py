@@ -2,6 +2,8 @@
 
     python benchmarks/scale.py [--trials 1000] [--no-mlflow] [--write]      --write: the figures to scale.md
 
+Then the record of a search a fifth as long is sent to an MLflow server on this machine, to see what a server takes.
+
 The stages, the proposer (Optuna), the journal, the spool and MLflow (sqlite) are the real ones; the job and its time are replayed, so that
 whatever the clock shows is the tuner's. The time the replay itself needs to make up its figures is taken off. The landscape keeps a little
 in store for every trial and the search is told not to stop on a plateau, so that it comes to its last trial.
@@ -10,17 +12,21 @@ in store for every trial and the search is told not to stop on a plateau, so tha
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import os
 import platform
 import resource
+import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -35,7 +41,9 @@ from autotune.search import proposer, stopping
 from autotune.stages.bench import Bench
 from autotune.stages.observe import observe
 from autotune.stages.search import search
-from autotune.tracking import open_tracker, records
+from autotune.tracking import open_tracker, records, sync
+from autotune.tracking.stores import resolve
+from autotune.tracking.ui import free_port, server_command
 from autotune_spaces.base import Config
 
 HERE = Path(__file__).resolve().parent
@@ -121,12 +129,15 @@ def no_plateau() -> Iterator[None]:
 
 @dataclass
 class Figures:
+    """Of ``trials`` trials; ``server_ms`` is what sending one to a server takes, 0 where that was left out."""
+
     trials: int
     tuner_ms: list[float]
     parts_ms: dict[str, float]
     resident_mib: list[float]
     files_bytes: dict[str, int]
     requests: int
+    server_ms: float = 0.0
 
 
 def measure(trials: int, mlflow: bool, folder: Path) -> Figures:
@@ -152,6 +163,29 @@ def count_requests() -> None:
 
     for name in ("search_runs", "create_run", "log_batch", "set_terminated", "update_run", "get_run", "get_experiment_by_name"):
         setattr(MlflowClient, name, REQUESTS.around(getattr(MlflowClient, name)))
+
+
+def measure_server(trials: int, folder: Path) -> float:
+    """Milliseconds a trial that a server with one worker, on sqlite, takes for the record of a search."""
+    folder.mkdir()
+    measure(trials, False, folder)
+    store, port = resolve(f"sqlite:///{folder / 'server' / 'mlflow.db'}"), free_port(5600)
+    assert store is not None
+    (folder / "server").mkdir()
+    argv, env = server_command(store, port)
+    server = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        uri, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{uri}/health", timeout=2):
+                break
+            time.sleep(0.2)
+        began = time.perf_counter()
+        sync(folder / "runs" / "scale", uri=uri)
+        return 1e3 * (time.perf_counter() - began) / trials
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
 
 
 def run(spec: JobSpec, run_dir: Path, mlflow: bool, meters: dict[str, Meter], marks: Marks) -> None:
@@ -216,7 +250,8 @@ def page(figures: Figures, command: str) -> str:
         f"After the first tenth memory grows by {grown:.0f} MiB a thousand trials (bar: {MOST_GROWN_MIB_A_THOUSAND:.0f}).", "",
         "## On disk and to the server", "", "| | bytes a trial |", "|---|---|",
         *(f"| {name} | {size / n:,.0f} |" for name, size in figures.files_bytes.items()), "",
-        f"{figures.requests / n:.1f} requests to MLflow a trial.", "",
+        f"{figures.requests / n:.1f} requests to MLflow a trial"
+        + (f"; a server with one worker, on sqlite on this machine, takes {figures.server_ms:.0f} ms for them." if figures.server_ms else "."), "",
     ]  # fmt: skip
     return "\n".join(lines)
 
@@ -237,6 +272,8 @@ def main() -> int:
         count_requests()
     with tempfile.TemporaryDirectory() as folder:
         figures = measure(options.trials, not options.no_mlflow, Path(folder))
+        if not options.no_mlflow:
+            figures = replace(figures, server_ms=measure_server(max(1, options.trials // 5), Path(folder) / "to a server"))
     command = " ".join(["python benchmarks/scale.py", *sys.argv[1:]])
     text = page(figures, command)
     print(text)

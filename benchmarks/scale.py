@@ -31,7 +31,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from autotune.executors.base import LiveSession
 from autotune.executors.replay import ReplayExecutor, ReplayTable
 from autotune.job.load import load_job
 from autotune.job.spec import JobSpec
@@ -45,6 +44,7 @@ from autotune.tracking import open_tracker, records, sync
 from autotune.tracking.stores import resolve
 from autotune.tracking.ui import free_port, server_command
 from autotune_spaces.base import Config
+from autotune_trials.protocol import Block, BlockReport, dump
 
 HERE = Path(__file__).resolve().parent
 MOST_MS, MOST_GROWN_MIB_A_THOUSAND = 50.0, 64.0
@@ -93,14 +93,17 @@ class Meter:
 
 
 class Replayed(ReplayExecutor):
-    """The machine; ``meter`` holds the time it takes to make its figures up."""
+    """The machine; ``meter`` holds the time it takes to make its figures up and to weigh them."""
 
     def __init__(self, table: ReplayTable, meter: Meter) -> None:
         super().__init__(table, seed=1)
-        self.report = meter.around(self.report)  # type: ignore[method-assign]
+        self.report_bytes = 0
+        self.report = meter.around(self._weighed)  # type: ignore[method-assign]
 
-    def open_live(self, process_config: Config) -> LiveSession:
-        return super().open_live(process_config)
+    def _weighed(self, block: Block, config: Config) -> BlockReport:
+        report = ReplayExecutor.report(self, block, config)
+        self.report_bytes += len(dump(report))
+        return report
 
 
 @dataclass
@@ -137,6 +140,8 @@ class Figures:
     resident_mib: list[float]
     files_bytes: dict[str, int]
     requests: int
+    blocks: float  # a trial
+    report_bytes: float  # a block
     server_ms: float = 0.0
 
 
@@ -146,12 +151,13 @@ def measure(trials: int, mlflow: bool, folder: Path) -> Figures:
     spec = load_job(folder / "job.yaml", check=False)
     meters = {name: Meter() for name in ("replay", "proposer", "journal", "tracking")}
     marks, run_dir = Marks(), folder / "runs" / "scale"
-    run(spec, run_dir, mlflow, meters, marks)
+    executor = run(spec, run_dir, mlflow, meters, marks)
     walls = [b - a for a, b in itertools.pairwise([marks.began_s, *marks.ended_s])]
     own = [1e3 * (wall - replay) for wall, replay in zip(walls, meters["replay"].of_trials)]
     parts = {name: 1e3 * meter.total_s / len(walls) for name, meter in meters.items() if name != "replay"}
     parts["all else"] = statistics.fmean(own) - sum(parts.values())
-    return Figures(len(walls), own, parts, marks.resident_mib, sizes(run_dir), REQUESTS.calls)
+    return Figures(len(walls), own, parts, marks.resident_mib, sizes(run_dir), REQUESTS.calls, meters["replay"].calls / len(walls),
+                   executor.report_bytes / meters["replay"].calls)  # fmt: skip
 
 
 REQUESTS = Meter()
@@ -188,7 +194,7 @@ def measure_server(trials: int, folder: Path) -> float:
         server.wait()
 
 
-def run(spec: JobSpec, run_dir: Path, mlflow: bool, meters: dict[str, Meter], marks: Marks) -> None:
+def run(spec: JobSpec, run_dir: Path, mlflow: bool, meters: dict[str, Meter], marks: Marks) -> Replayed:
     table = ReplayTable(cost_s=0.001, factors=FACTORS, otherwise=1.0, machine={"bfloat16": "native"}, noise=0.02)
     executor = Replayed(table, meters["replay"])
     for name in ("next", "tell", "enqueue"):
@@ -211,11 +217,12 @@ def run(spec: JobSpec, run_dir: Path, mlflow: bool, meters: dict[str, Meter], ma
 
         progress.trial = after_trial  # type: ignore[method-assign]
         for meter in meters.values():
-            meter.total_s = 0.0
-        REQUESTS.calls = 0
+            meter.total_s, meter.calls = 0.0, 0
+        REQUESTS.calls = executor.report_bytes = 0
         marks.began_s = time.perf_counter()
         search(bench, observation)
         records.finish(tracker, "FINISHED")
+    return executor
 
 
 def sizes(run_dir: Path) -> dict[str, int]:
@@ -250,6 +257,7 @@ def page(figures: Figures, command: str) -> str:
         f"After the first tenth memory grows by {grown:.0f} MiB a thousand trials (bar: {MOST_GROWN_MIB_A_THOUSAND:.0f}).", "",
         "## On disk and to the server", "", "| | bytes a trial |", "|---|---|",
         *(f"| {name} | {size / n:,.0f} |" for name, size in figures.files_bytes.items()), "",
+        f"{figures.blocks:.1f} blocks a trial are asked of the job; the answer to one has {figures.report_bytes / 1024:.0f} KiB.",
         f"{figures.requests / n:.1f} requests to MLflow a trial"
         + (f"; a server with one worker, on sqlite on this machine, takes {figures.server_ms:.0f} ms for them." if figures.server_ms else "."), "",
     ]  # fmt: skip

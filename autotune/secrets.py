@@ -115,11 +115,29 @@ def split_secret_flags(argv: Sequence[str]) -> list[tuple[int, str, str]]:
     for index, word in enumerate(argv):
         name, equals, value = word.partition("=")
         previous = argv[index - 1] if index else ""
-        if equals and value and _is_secret_flag(name, value):
+        if equals and value and not any(c.isspace() for c in name) and _is_secret_flag(name, value):
             found.append((index, name + "=", _variable(name)))
         elif previous.startswith("-") and "=" not in previous and not word.startswith("-") and _is_secret_flag(previous, word):
             found.append((index, "", _variable(previous)))
     return found
+
+
+def hide_secret_flags(line: str) -> tuple[str, dict[str, str]]:
+    """A line for a shell with ``"$NAME"`` where the values of its secret flags stood, and what they were.
+
+    ``train --api-key 'abc'`` gives ``train --api-key "$API_KEY"`` and ``{"API_KEY": "abc"}``.
+    """
+    found: dict[str, str] = {}
+
+    def hidden(match: re.Match[str]) -> str:
+        value, name = match["value"].strip("'\""), _variable(match["name"])
+        if value.startswith("$") or not _is_secret_flag(match["name"], value):
+            return match[0]
+        while found.setdefault(name, value) != value:  # the flag stands there twice
+            name += "_"
+        return f'{match["name"]}{match["by"]}"${name}"'
+
+    return _FLAG.sub(hidden, line), found
 
 
 def mask_command(argv: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.job.configs import key_of, normalise
 from autotune.job.spec import SearchSpace
 from autotune.results import Trial
-from autotune.search.storage import OneWriterJournal
+from autotune.search.storage import OneWriterJournal, remember_less
 from autotune_spaces.base import Config, Value
 
 if TYPE_CHECKING:
@@ -151,7 +151,9 @@ def _open_study(path: Path, seed: int) -> Any:
         from optuna.storages import JournalStorage
 
         sampler = optuna.samplers.TPESampler(seed=seed, group=True, n_startup_trials=8)
+        storage = JournalStorage(OneWriterJournal(path))
+        remember_less(storage)
         return optuna.create_study(
-            study_name="autotune", storage=JournalStorage(OneWriterJournal(path)), sampler=sampler,  # type: ignore[arg-type]
+            study_name="autotune", storage=storage, sampler=sampler,
             direction="minimize", load_if_exists=True,
         )

@@ -40,6 +40,29 @@ class OneWriterJournal:
         return list(self._unread)
 
 
+BEST, LATEST = 50, 200  # finished trials that the sampler looks at: TPE's group of good ones holds 25 at most
+
+
+def remember_less(storage: Any) -> None:
+    """Have ``storage`` give the sampler the best and the latest of a long study's finished trials, not all of them.
+
+    TPE goes through all it is given, several times for each proposal: a thousand trials in, that takes longer than all else the tuner does
+    for a trial. Its good group stays what it was; of the others, which only say where the rest lies, the latest are as good as all.
+    """
+    whole = storage.get_all_trials
+
+    def get_all_trials(study_id: int, deepcopy: bool = True, states: Any = None) -> list[Any]:
+        trials = whole(study_id, deepcopy, states)
+        finished = [trial for trial in trials if trial.value is not None] if states is not None else []
+        if len(finished) <= BEST + LATEST:
+            return list(trials)
+        kept = {trial.number for trial in sorted(finished[:-LATEST], key=lambda trial: trial.value)[:BEST]}
+        oldest = finished[-LATEST].number
+        return [trial for trial in trials if trial.number >= oldest or trial.number in kept]
+
+    storage.get_all_trials = get_all_trials
+
+
 def _whole_lines(path: Path, cut: bool = False) -> Iterator[dict[str, Any]]:
     """The lines that were written to their end; ``cut``: what follows them, of a process that was killed, is removed."""
     if not path.exists():

@@ -22,6 +22,7 @@ import os
 import re
 import threading
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -65,6 +66,7 @@ def _mlflow() -> Any:
         ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", 0),
         ("MLFLOW_HTTP_REQUEST_TIMEOUT", REQUEST_TIMEOUT_S),
         ("MLFLOW_DISABLE_TELEMETRY", True),
+        ("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", True),  # a line for every trial, into our own output
     ):
         if hasattr(settings, name):
             getattr(settings, name).default = value
@@ -119,6 +121,8 @@ class Sender:
         self.experiment_id = ""
         self.missing: list[str] = []  # artifacts whose file was gone
         self._connected: Any = None
+        self._id = uuid.uuid4().hex
+        self._sure_from: int | None = None  # events behind this offset were never sent, by anybody: nothing is to be looked for first
         self._reset()
 
     def _reset(self) -> None:
@@ -143,10 +147,12 @@ class Sender:
         with self._locked(wait):
             self._read_cursor()
             try:
-                return self._send_rest()
+                sent = self._send_rest()
             except Exception:
-                self._connected = None  # a server that comes back may have forgotten everything: look again
+                self._connected = self._sure_from = None  # a server that comes back may have forgotten everything: look again
                 raise
+            self._sure_from = self.offset
+            return sent
 
     def _send_rest(self) -> int:
         if self._connected is None:
@@ -171,11 +177,17 @@ class Sender:
     @contextlib.contextmanager
     def _locked(self, wait: bool) -> Iterator[None]:
         self.paths.root.mkdir(parents=True, exist_ok=True)
-        with open(self.paths.lock, "w") as file:
+        with open(self.paths.lock, "a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
                 raise Busy from None
+            file.seek(0)
+            if file.read() != self._id:  # another one was here, and may have died between a send and its cursor
+                self._sure_from = None
+                file.truncate(0)
+                file.write(self._id)
+                file.flush()
             yield
 
     def _read_cursor(self) -> None:
@@ -239,8 +251,9 @@ class Sender:
         data = event.data
         parent = {"mlflow.parentRunId": self.study_run_id, "autotune.kind": "trial"}
         wall_ms = int(1000 * float(data["metrics"].get("wall_s", 0.0) or 0.0))
-        run_id = self._run(self._key(event.key), data["name"], event.time_ms - max(0, wall_ms), parent)
-        self._log(run_id, event, data["params"], _points(event, data["metrics"]), data["tags"])
+        # The tags go with the run's making: of what a trial costs, each further transaction is a third.
+        run_id = self._run(self._key(event.key), data["name"], event.time_ms - max(0, wall_ms), {**parent, **_tags(data["tags"])})
+        self._log(run_id, event, data["params"], _points(event, data["metrics"]))
         status = TRIAL_STATUS.get(str(data["tags"].get("autotune.state", "")), "FINISHED")
         self._client.set_terminated(run_id, status, event.time_ms)
 
@@ -269,7 +282,8 @@ class Sender:
 
     def _run(self, key: str, name: str, start_ms: int, tags: Mapping[str, str]) -> str:
         if key not in self.runs:
-            found = self._find_runs(key)
+            new = self._sure_from is not None and self.offset >= self._sure_from
+            found = [] if new else self._find_runs(key)
             self.runs[key] = found[0] if found else self._create_run(key, name, start_ms, tags)
             self._delete_copies(key, found)
         return self.runs[key]
@@ -323,7 +337,7 @@ class Sender:
     ) -> None:
         entities = _mlflow().entities
         said = {_name(k): str(v)[:LONGEST_PARAM] for k, v in (params or {}).items()}
-        marks = {_name(k): str(v)[:LONGEST_TAG] for k, v in (tags or {}).items()}
+        marks = _tags(tags or {})
         if said and event.kind != "trial":
             # A param cannot be changed: a study resumed with another budget says the new value in a tag.
             known = self._client.get_run(run_id).data.params
@@ -337,6 +351,10 @@ class Sender:
         )
         for points, some, others in parts:
             self._client.log_batch(run_id, metrics=points, params=some, tags=others)
+
+
+def _tags(tags: Mapping[str, Any]) -> dict[str, str]:
+    return {_name(k): str(v)[:LONGEST_TAG] for k, v in tags.items()}
 
 
 def _points(event: Event, metrics: Mapping[str, Any] | None = None) -> tuple[tuple[str, float, int], ...]:

@@ -474,8 +474,8 @@ class Session:
         return self._failure(found.kind, found.detail, log_tail=found.log_tail, where=found.where)
 
     def _failure(self, kind: str, detail: str, *, log_tail: str = "", where: str = "") -> SessionFailed:
-        said = {"log_tail": self._masks.text(log_tail), "where": self._masks.text(where)}
-        return SessionFailed(kind, self._masks.text(detail), **said, directory=str(self.paths.root))
+        masked = self._masks.text
+        return SessionFailed(kind, masked(detail), log_tail=masked(log_tail), where=masked(where), directory=str(self.paths.root))
 
     # ------------------------------------------------------------------------------------------- the end
 

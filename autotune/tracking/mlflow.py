@@ -148,7 +148,7 @@ class Sender:
             self._read_cursor()
             try:
                 sent = self._send_rest()
-            except Exception:
+            except BaseException:
                 self._connected = self._sure_from = None  # a server that comes back may have forgotten everything: look again
                 raise
             self._sure_from = self.offset

@@ -115,6 +115,33 @@ def test_cut_off_after_every_single_send(run_dir: Path, tmp_path: Path) -> None:
     assert cut == content(f"sqlite:///{other}")
 
 
+def test_what_another_sender_left_half_done_is_found(run_dir: Path) -> None:
+    """A `autotune sync` beside the run, killed between a send and its mark: the run's own sender must not take the event for a new one."""
+    tracker = open_tracker("auto", "digits", run_dir, offline=True)
+    tracker.start_study("study", "digits", {}, {})
+    store = resolve("auto", run_dir)
+    assert store is not None
+    own = Sender(run_dir, store, "digits")
+    assert own.send() == 2
+
+    class Killed(Sender):
+        def _write_cursor(self) -> None:
+            raise SystemExit("killed")
+
+    tracker.trial("t0", "000", {"knob.num_workers": 0}, {"speedup": 1.0}, {})
+    with pytest.raises(SystemExit):
+        Killed(run_dir, store, "digits").send()
+    assert own.send() == 1
+    assert set(content(store.uri)) == {"digits", "000"}
+    tracker.trial("t1", "001", {"knob.num_workers": 1}, {"speedup": 1.0}, {})
+    own._write_cursor = lambda: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        own.send()
+    del own._write_cursor
+    assert own.send() == 1
+    assert set(content(store.uri)) == {"digits", "000", "001"}
+
+
 _KILLED = """
 import sys, time
 from pathlib import Path

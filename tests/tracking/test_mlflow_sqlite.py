@@ -134,10 +134,10 @@ def test_what_another_sender_left_half_done_is_found(run_dir: Path) -> None:
     assert own.send() == 1
     assert set(content(store.uri)) == {"digits", "000"}
     tracker.trial("t1", "001", {"knob.num_workers": 1}, {"speedup": 1.0}, {})
-    own._write_cursor = lambda: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign]
+    own._log = lambda *args, **kwargs: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         own.send()
-    del own._write_cursor
+    del own._log
     assert own.send() == 1
     assert set(content(store.uri)) == {"digits", "000", "001"}
 

@@ -53,7 +53,7 @@ def remember_less(storage: Any) -> None:
 
     def get_all_trials(study_id: int, deepcopy: bool = True, states: Any = None) -> list[Any]:
         trials = whole(study_id, deepcopy, states)
-        finished = [trial for trial in trials if trial.value is not None] if states is not None else []
+        finished = [trial for trial in trials if trial.state.is_finished() and trial.values]
         if len(finished) <= BEST + LATEST:
             return list(trials)
         kept = {trial.number for trial in sorted(finished[:-LATEST], key=lambda trial: trial.value)[:BEST]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -33,6 +34,23 @@ criterion = nn.CrossEntropyLoss()
 """
 
 
+class JobProcess(subprocess.Popen[str]):
+    """A job in a process group of its own."""
+
+    def __init__(self, directory: Path, variables: dict[str, str], python: tuple[str, ...] = ()) -> None:
+        super().__init__(
+            [sys.executable, *python, "train.py"], cwd=directory, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            process_group=0,
+        )  # fmt: skip
+
+    def kill(self) -> None:
+        """With its DataLoader workers, which hold its pipes open for the five seconds in which they miss it."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
 class Tuner:
     """Starts one script under the agent and listens on a Unix socket."""
 
@@ -48,7 +66,7 @@ class Tuner:
         self._listener.settimeout(0.5)
         self._connection: socket.socket | None = None
         self._lines: Any = None
-        self.process: subprocess.Popen[str] | None = None
+        self.process: JobProcess | None = None
         self.environment: dict[str, str] = {}
 
     def start(self, source: str, mode: str = "live", knobs: dict[str, Any] | None = None, env: dict[str, str] | None = None,
@@ -63,10 +81,7 @@ class Tuner:
             "AUTOTUNE_MARK": "test", "OMP_NUM_THREADS": "1", **(env or {}),
         }
         variables = {**os.environ, **self.environment}
-        self.process = subprocess.Popen(
-            [sys.executable, *python, "train.py"], cwd=self.directory, env=variables, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )
+        self.process = JobProcess(self.directory, variables, python)
 
     def receive(self, timeout_s: float = 120) -> Any:
         """The next message; None if the job has closed the socket."""

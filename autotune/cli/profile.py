@@ -106,7 +106,7 @@ def profile_job(
     began = time.monotonic()
     move_aside(directory)
     journal = Journal(directory / "journal.jsonl", lambda before: before + time.monotonic() - began)
-    with closing(journal), closing(LocalExecutor(spec, directory)) as executor, status(spec.name, shown):
+    with closing(journal), status(spec.name, shown) as say, closing(LocalExecutor(spec, directory, say)) as executor:
         bench = Bench(spec, executor, journal, QuietProgress(), Untracked(), directory, nsight=tools, nvtx_modules=nvtx_modules)
         observation, explanation, record = explain_alone(bench, config)
         notes = (*explanation.notes, *(str(record.notes[key]) for key in ("nvtx_modules",) if key in record.notes))

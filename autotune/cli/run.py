@@ -97,7 +97,7 @@ def tune_job(
         )
         records.begin(tracker, spec, run_dir)
         stop = Stop()
-        with closing(LocalExecutor(spec, run_dir)) as executor, stop.listening(progress):
+        with closing(LocalExecutor(spec, run_dir, progress.note)) as executor, stop.listening(progress):
             try:
                 result = tune(Bench(spec, executor, journal, progress, tracker, run_dir, seed, stop, tools))
             except (BaselineError, HookError):

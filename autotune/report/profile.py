@@ -6,7 +6,7 @@ import io
 import json
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -187,12 +187,13 @@ def _counters(section: Any, side: Side) -> None:
 
 
 @contextmanager
-def status(name: str, shown: bool) -> Iterator[None]:
-    """A line that says what is going on, on a terminal; nothing elsewhere."""
+def status(name: str, shown: bool) -> Iterator[Callable[[str], None]]:
+    """A line that says what is going on, on a terminal; nothing elsewhere. Yields what says more above it."""
     if not shown or not sys.stderr.isatty():
-        yield
+        yield lambda text: None
         return
     from rich.console import Console
 
-    with Console(stderr=True, markup=False, emoji=False).status(f"{words.clean(name)}: profiling, the job runs once"):
-        yield
+    console = Console(stderr=True, markup=False, emoji=False)
+    with console.status(f"{words.clean(name)}: profiling, the job runs once"):
+        yield lambda text: console.print(words.clean(text))

@@ -134,7 +134,7 @@ class Pairs:
         def measure() -> Record:
             calm = [r.window for r in getattr(self, side).values()]
             try:
-                return self._fresh.run(config, seed, label, calm)
+                return self._fresh.untimed(config, seed, label) if again else self._fresh.run(config, seed, label, calm)
             except SessionFailed as failure:
                 if config:
                     raise

@@ -8,16 +8,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bare_runs import run_bare
 
 from autotune.executors.base import FixedRun, SessionFailed
 from autotune.executors.local import LocalExecutor
@@ -81,47 +79,21 @@ STYLES = [
     Style("console_script", ("bin/train",)),
 ]
 
-BARE = """
-import os, runpy, sys
-import numpy, torch, torch.distributed, torch.utils.data
-sys.path.insert(0, os.getcwd())
-for line in sys.stdin:
-    script, log = line.split()
-    child = os.fork()
-    if not child:
-        os.environ["STEP_LOG"] = log
-        sys.argv = [script]
-        try:
-            runpy.run_path(script, run_name="__main__")
-        except SystemExit:
-            pass
-        os._exit(0)
-    print(os.waitpid(child, 0)[1], flush=True)
-"""
 SCRIPTS = {"module": "package/train.py", "shell_script": "package/train.py", "console_script": "package/train.py"}
 Truth = Callable[[Style], list[Step]]
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Truth]:
-    """What a program logs when nothing watches it: a process that has torch loaded forks for each, which saves its start."""
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Truth:
+    """What a program logs when nothing watches it."""
     folder = tmp_path_factory.mktemp("bare") / "job"
     shutil.copytree(PROGRAMS, folder)
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "MAX_STEPS": str(STEPS)}
-    process = subprocess.Popen([sys.executable, "-c", BARE], cwd=folder, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin is not None and process.stdout is not None
 
     def truth(style: Style) -> list[Step]:
-        process.stdin.write(f"{SCRIPTS.get(style.name, style.name + '.py')} {style.name}.bare\n")
-        process.stdin.flush()
-        while not (line := process.stdout.readline()).strip().isdigit():  # the program's own output comes first
-            assert line
-        assert line.strip() == "0"
+        run_bare(folder, SCRIPTS.get(style.name, style.name + ".py"), MAX_STEPS=str(STEPS), STEP_LOG=f"{style.name}.bare")
         return steps_in(folder / f"{style.name}.bare")
 
-    yield truth
-    process.stdin.close()
-    process.wait(30)
+    return truth
 
 
 def steps_in(log: Path) -> list[Step]:

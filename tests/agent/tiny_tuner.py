@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import bare_runs
+
 from autotune_spaces.codec import encode
 from autotune_trials.protocol import Block, KnobChoice, Plan, Progress, SessionConfig, dump, load
 
@@ -153,14 +155,10 @@ class Tuner:
         self._short.cleanup()
 
 
-def run_bare(directory: Path, source: str, timeout_s: float = 120) -> str:
+def run_bare(directory: Path, source: str) -> str:
     """The script without the agent; its standard output."""
     (directory / "train.py").write_text(textwrap.dedent(source))
-    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "AUTOTUNE_SESSION")}
-    env["OMP_NUM_THREADS"] = "1"
-    done = subprocess.run([sys.executable, "train.py"], cwd=directory, env=env, text=True, capture_output=True, timeout=timeout_s)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return bare_runs.run_bare(directory)
 
 
 def block(name: str, iterations: int = 6, **knobs: Any) -> Block:

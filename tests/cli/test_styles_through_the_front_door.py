@@ -111,7 +111,7 @@ CASES = [  # program, what is peculiar to it, samples a step
     ("rollouts", in_general, 1), ("closure", closure, 128), ("manual_marks", manual_marks, 32), ("checkpoints", checkpoints, 32),
     ("spawned", in_general, 32), ("notebook", in_general, 32),
 ]  # fmt: skip
-ALWAYS = ("several_optimizers", "checkpoints")  # the rest with the slow tests: test_loop_styles.py looks at all of them, more closely
+ALWAYS = ("checkpoints",)  # the rest with the slow tests: test_loop_styles.py looks at all of them, more closely
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def trials(job: Job) -> list[dict]:
 
 
 def test_ctrl_c_saves_and_the_same_command_carries_on(tmp_path: Path) -> None:
-    job = make_job(tmp_path / "job", "python own_modules.py", NO_GAIN)
+    job = make_job(tmp_path / "job", "python own_modules.py")
     process = job.start()
     wait_until(lambda: trials(job), 90, "a first trial")
     os.kill(process.pid, signal.SIGINT)

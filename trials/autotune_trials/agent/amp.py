@@ -80,6 +80,14 @@ class AutocastRegion:
         self.inside, self._thread = context, threading.get_ident()
         return None
 
+    def for_gradless(self, device: str) -> Any | None:
+        """A context for one call without gradients that training goes on from, else None. Weights cast in it serve nothing else:
+        they have no gradient."""
+        if self.dtype is None or self._torch.is_autocast_enabled(device):
+            return None
+        self.entered += 1
+        return self._confined(self._torch.autocast(device, dtype=self.dtype, cache_enabled=False))
+
     def leave(self) -> None:
         """Leave the region if we are inside. Put off while a region of the job's own is open inside ours."""
         if self.inside is None or self._thread != threading.get_ident() or self._nesting() != 1:

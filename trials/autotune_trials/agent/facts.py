@@ -66,6 +66,7 @@ def job_facts(agent: Any) -> JobFacts:
         samples_per_step=agent.samples_total / agent.iterations if counted else 1.0,
         sample_unit="samples" if counted else "iterations",
         compares_samples=agent.compares_samples,
+        mixture=agent.consumption.mixture,
         ddp=live.built.facts(),
         sharded=any(_is_sharded(m) for e in live.entries for m in e.module.modules()),
         own_settings={**own_settings(live), **agent.own_settings, **_own_channels_last(live)},

@@ -23,6 +23,7 @@ from typing import Any
 from autotune_trials import marking
 from autotune_trials.agent import log
 from autotune_trials.agent.blocks import LiveMode
+from autotune_trials.agent.cached_gradients import CachedGradients, Value
 from autotune_trials.agent.channel import Channel
 from autotune_trials.agent.closures import Evaluations
 from autotune_trials.agent.consumption import Consumption
@@ -123,14 +124,16 @@ class Agent:
         self.inside_entry = False
         self.consumption = Consumption()
         self._first_iteration: Iteration | None = None
-        self._training_called = False
+        self.training_called = False
         self.in_backward = False
         self._interruptions = Interruptions(self)
         self._skipped = False
         self.in_step = False  # torch is calling the optimizer hooks, or the step between them
         self._lead = Lead()
         self._evaluations = Evaluations()
+        self._cached_gradients = CachedGradients(torch, self)
         self._watching_modules = False
+        self._called_gradless: weakref.WeakSet[Any] = weakref.WeakSet()  # top-level modules, while they are watched
         self._held_at_batch = False
         self._begun = False
         self._pass_begun: tuple[Any, int] = (None, 0)
@@ -244,14 +247,21 @@ class Agent:
             self._begin_with(loader)
         if self.live.autocast.inside:
             self.live.autocast.leave()
-        if self._is_other(loader):
+        self._end_of_batch()
+        other = self._is_other(loader)
+        if other:
             self._interruptions.note_other_loader()
-            if not self._interruptions.other_loader_usual:
-                self.clock.switch(AWAY)
-                return
         elif self.live.autocast.ending:
             self.live.autocast.end()
-        self.clock.switch(AWAY if self._evaluating() else DATA)
+        self.clock.switch(AWAY if other and not self._interruptions.other_loader_counts else DATA)
+        self._interruptions.note_batch()
+
+    def _end_of_batch(self) -> None:
+        """The job is done with the latest batch. If it was only evaluated, it is no part of the iteration."""
+        if self.consumption.evaluating:
+            self.consumption.settle(left_out=self._interruptions.leave_out_batch())
+        else:
+            self._interruptions.end_look()
 
     def _begin(self) -> None:
         """Training begins: imports and the building of the model are no part of the first iteration."""
@@ -272,10 +282,12 @@ class Agent:
         clock, hooks = self.clock, self.loader_hooks
         if hooks.own_s:
             clock.last_s, wait_s, hooks.own_s = clock.last_s + hooks.own_s, max(0.0, wait_s - hooks.own_s), 0.0
+        if self.consumption.begins_pass(hooks.last):
+            self._begin_pass(loader)
         self.consumption.fetch(loader, hooks.last, samples, wait_s, turnover_s)
         if self.live.micro is not None:
             self.live.micro.on_batch(loader, batch)
-        if clock.phase == AWAY and (not self._is_other(loader) or not self._interruptions.other_loader_usual):
+        if clock.phase == AWAY and self._is_other(loader):
             return
         if turnover_s is not None:
             clock.relabel(AWAY)
@@ -283,8 +295,16 @@ class Agent:
         if self.live.autocast.dtype is not None and self.iterations and loader.training and not self.live.entries:
             self.live.autocast.enter(self.live.device or "cpu")  # a job that calls no module: from the batch on
 
+    def _begin_pass(self, loader: Any) -> None:
+        """The batch is the first of its iterator. If nothing was trained in the pass before, over the same data, that was an evaluation."""
+        if self.backwards and self.consumption.passed_in_vain(loader):
+            self._interruptions.leave_out_pass()
+            self.consumption.leave_out_pass()
+        self._interruptions.note_pass()
+
     def on_epoch_end(self, loader: Any) -> None:
         if not self.stopped and not self._is_other(loader):
+            self._end_of_batch()
             self.consumption.end_epoch(self.loader_hooks.last, trained=self.backwards > 0)
             self.clock.relabel(AWAY)  # waiting for the end, and what comes until the next batch, is turnover
 
@@ -298,10 +318,6 @@ class Agent:
         self.stop()
         self.channel.send(Fault(rank(self.torch), where, text))
 
-    def _evaluating(self) -> bool:
-        """The last batch was only evaluated: the next may be, too, until the model is called in training."""
-        return self.consumption.evaluating and not self._interruptions.evaluates_usually
-
     def _is_other(self, loader: Any) -> bool:
         """Another loader than the one trained on, as far as that is known."""
         hooks = self.loader_hooks
@@ -311,10 +327,13 @@ class Agent:
 
     def on_module(self, module: Any) -> None:
         """A top-level module call, while modules are watched."""
-        if self.stopped or self.inside_entry or self.in_backward:  # backward of a checkpointed part calls its modules again
+        if self.stopped or self.inside_entry:
+            return
+        if self.in_backward and module not in self._called_gradless:  # backward of a checkpointed part calls its modules again
             return
         try:
             if not self.torch.is_grad_enabled():
+                self._called_gradless.add(module)
                 self.consumption.evaluate()
                 return
             if not module.training:
@@ -347,11 +366,12 @@ class Agent:
         try:
             if not self._begun:
                 self._begin()
+            self._interruptions.end_look()
             if self.clock.phase == AWAY and self.consumption.untouched:
                 self.clock.relabel(DATA)  # it was no evaluation that this batch was fetched for
             if self.clock.phase in (OTHER, DATA, OPTIMIZER, AWAY):
                 self.clock.switch(FORWARD)
-            self._training_called = True
+            self.training_called = True
             self.consumption.train()
             autocast = self.live.autocast
             return autocast.enter(self.live.device) or autocast.fade(self.live.device, args)
@@ -359,13 +379,17 @@ class Agent:
             self.fail("on_entry_call")
             return None
 
-    def on_gradless_call(self) -> None:
-        """An entry module is called in evaluation."""
-        self._interruptions.note_evaluation()
-        self.consumption.evaluate()
-        self.live.autocast.leave()
-        if not self._interruptions.evaluates_usually and not self._training_called and self.clock.phase != DATA:
-            self.clock.switch(AWAY)
+    def on_gradless_call(self) -> Any | None:
+        """An entry module is called in evaluation or without gradients. Returns a context the call must run in, or None."""
+        try:
+            self.consumption.evaluate()
+            self.live.autocast.leave()
+            self._interruptions.note_gradless_call()
+            if self._cached_gradients.seen:  # what comes back goes into the loss: both halves must be computed alike
+                return self.live.autocast.for_gradless(self.live.device)
+        except Exception:
+            self.fail("on_gradless_call")
+        return None
 
     def before_own_compile(self, model: Any) -> None:
         """The job is about to compile: dynamo must find torch as it is."""
@@ -434,6 +458,7 @@ class Agent:
                 if not self._begun:
                     self._begin()
             self.in_backward = True
+            self._interruptions.end_look()
             self.consumption.train()
             if not self.iterations and self.backwards and not self.in_step and self._gradients_were_dropped():
                 self.loss.drop_current()  # a search for the batch size, say, that ran before training
@@ -445,14 +470,13 @@ class Agent:
             if self.sites.open:
                 self.sites.on_backward(sys._getframe(1))
             clock, live = self.clock, self.live
-            if clock.phase == OTHER and not self._training_called and not self.consumption.batches:
+            if clock.phase == OTHER and not self.training_called and not self.consumption.batches:
                 clock.relabel(FORWARD)  # a job without loader and modules: all before backward is its forward
             clock.switch(BACKWARD)
             if live.autocast.inside:
                 live.autocast.leave()
-            scaled, true_loss = self._scaled
             if not self._evaluations.repeated:
-                self.loss.add(true_loss if tensors is scaled() else tensors, gradients)
+                self._note_loss(tensors, gradients)
             scaler = live.scaler
             if scaler is not None:
                 scaler.before_backward(live.every_optimizer())
@@ -461,10 +485,19 @@ class Agent:
             self.fail("before_backward")
         return tensors, gradients
 
+    def _note_loss(self, tensors: Any, gradients: Any) -> None:
+        """``tensors`` are differentiated: the loss, or what stands for it."""
+        scaled, true_loss = self._scaled
+        value, differentiated = self._cached_gradients.judge(tensors, gradients), true_loss if tensors is scaled() else tensors
+        if value is Value.TOTAL:
+            self.loss.add_total(differentiated, gradients)
+        elif value is Value.LOSS:
+            self.loss.add(differentiated, gradients)
+
     def _gradients_were_dropped(self) -> bool:
         """No parameter has a gradient although backward ran: what it was computed for was no training."""
         parameters = self.live.parameters()
-        return bool(parameters) and all(p.grad is None for p in parameters)
+        return bool(parameters) and not self._cached_gradients.under_way and all(p.grad is None for p in parameters)
 
     def on_scaled(self, loss: Any, scaled: Any) -> None:
         """The job's own GradScaler made ``scaled`` of ``loss``: the loss is what counts, whatever the scale is by then."""
@@ -598,17 +631,19 @@ class Agent:
         """The running iteration ends now."""
         if not self.iterations:
             log.crumb("step")
+        self._interruptions.end_look()
         wall, spent = self.clock.cut()
         iteration = Iteration(self.iterations, sum(wall[:AWAY]), spent)
         self._count_samples(iteration, samples)
-        iteration.interrupted = self._interruptions.judge()
+        iteration.interrupted = self._interruptions.end_iteration()
         iteration.skipped, self._skipped = self._skipped, False
         if self.live.scaler is not None:
             self.live.scaler.update()
         self.iterations += 1
         if self.iterations == 1:
             self._backwards_at_first = self.backwards
-        self._training_called = False
+        self.training_called = False
+        self._cached_gradients.end_iteration()
         if self.probe.left:
             self.probe.end_step()
         if self.sketch.wanted:
@@ -632,7 +667,7 @@ class Agent:
         return not self.own_compile and not self.live.entries and (utils is None or not utils.counters["stats"]["unique_graphs"])
 
     def _count_samples(self, iteration: Iteration, given: float | None) -> None:
-        trained = self.consumption.take(self._is_other)
+        trained = self.consumption.take(self._is_other, self._interruptions.other_loader_counts)
         iteration.wait_s, iteration.turnovers = trained.wait_s, list(trained.turnovers_s)
         if trained.in_turn:
             self._interruptions.note_turn()

@@ -319,9 +319,9 @@ class Agent:
         self.channel.send(Fault(rank(self.torch), where, text))
 
     def _is_other(self, loader: Any) -> bool:
-        """Another loader than the one trained on, as far as that is known."""
-        hooks = self.loader_hooks
-        return hooks.training_state is not None and not loader.training
+        """Another loader than the one trained on, as far as that is known; one that is built anew for every epoch is the same."""
+        known = self.loader_hooks.training_state
+        return known is not None and loader.key != known.key
 
     # ------------------------------------------------------------------ the model side
 

@@ -40,7 +40,7 @@ class EntryCall:
             with confined:
                 return entry.run(args, kwargs)
         except BaseException as error:
-            agent.on_job_error(error)
+            agent.errors.on_job_error(error)
             raise
         finally:
             agent.inside_entry = False
@@ -151,7 +151,7 @@ class Entry:
         if not any(entry.compiled for entry in self._agent.live.entries if entry is not self):
             torch._dynamo.utils.counters.clear()
         self._graphs_before = _graphs(torch)
-        self._agent.listen_to_dynamo()
+        self._agent.modules.listen_to_dynamo()
         module = self.module
         # A plain function, because compiling an instance of a class from torch.nn itself does nothing, in silence.
         target = module._call_impl if _has_hooks(module) else module.forward

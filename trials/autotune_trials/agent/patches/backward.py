@@ -29,7 +29,7 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
                 tensor, gradient = agent.before_backward(self, gradient, create_graph)
                 original(tensor, gradient, retain_graph, create_graph, inputs=inputs)
             except BaseException as error:
-                agent.on_job_error(error)
+                agent.errors.on_job_error(error)
                 raise
             finally:
                 inside.backward = False
@@ -49,7 +49,7 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
                 tensors, grad_tensors = agent.before_backward(tensors, grad_tensors, create_graph)
                 original(tensors, grad_tensors, *args, **kwargs)
             except BaseException as error:
-                agent.on_job_error(error)
+                agent.errors.on_job_error(error)
                 raise
             finally:
                 inside.backward = False

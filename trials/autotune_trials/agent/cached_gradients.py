@@ -14,11 +14,12 @@ An ordinary job's graphs are looked at in its first iterations only; one that ca
 from __future__ import annotations
 
 import enum
+import weakref
 from typing import Any
 
 from autotune_trials.agent.log import write_exception
 
-ITERATIONS = 3  # until then a job has shown whether it caches gradients
+ITERATIONS, BACKWARDS = 3, 300  # until then a job has shown whether it caches gradients
 NODES = 20_000  # looked at in one graph; a node takes about 1 µs
 TOP_NODES = 8  # of a graph, among which the product with a kept gradient stands
 PRODUCTS = ("DotBackward", "MulBackward")
@@ -38,20 +39,24 @@ class CachedGradients:
 
     def __init__(self, torch: Any, agent: Any) -> None:
         self._torch, self._agent = torch, agent
-        self._kept: list[Any] = []  # tensors, no parameters, in which backward has ended in this iteration
         self.seen = False
+        self.under_way = False  # backward has ended in something else than parameters, and the iteration goes on
+        self._ends: list[Any] = []  # such tensors, while backward runs
+        self._gradients: list[weakref.ref[Any]] = []  # that it left in them; the job may keep these alone
 
-    @property
-    def under_way(self) -> bool:
-        """Backward has ended in something else than parameters, and the iteration goes on."""
-        return bool(self._kept)
+    def after_backward(self) -> None:
+        """Backward has ended."""
+        if self._ends:
+            self._gradients += [weakref.ref(leaf.grad) for leaf in self._ends if leaf.grad is not None]
+            self._ends = []
 
     def end_iteration(self) -> None:
-        self._kept.clear()
+        self.under_way = False
+        self._gradients = []
 
     def judge(self, tensors: Any, gradients: Any) -> Value:
         """``backward`` is called on ``tensors`` with ``gradients`` for them or None."""
-        if not self.seen and self._agent.iterations >= ITERATIONS:
+        if not self.seen and (self._agent.iterations >= ITERATIONS or self._agent.backwards >= BACKWARDS):
             return Value.LOSS
         try:
             value = self._judged(tensors, gradients)
@@ -64,15 +69,15 @@ class CachedGradients:
     def _judged(self, tensors: Any, gradients: Any) -> Value:
         roots = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
         given = list(gradients) if isinstance(gradients, (list, tuple)) else [gradients]
-        kept = {_storage(leaf.grad) for leaf in self._kept if leaf.grad is not None}
+        kept = {_storage(gradient) for ref in self._gradients if (gradient := ref()) is not None}
         if kept and (any(_storage(g) in kept for g in given if g is not None) or any(_multiplies(root.grad_fn, kept) for root in roots)):
             return Value.CARRIED
         leaves = _leaves(roots)
         parameters = {id(p) for p in self._agent.live.parameters()}
         others = [leaf for leaf in leaves if id(leaf) not in parameters and not isinstance(leaf, self._torch.nn.Parameter)]
-        if self._kept and others and len(others) == len(leaves) and all(leaf.numel() == 1 for leaf in others):
+        if self.under_way and others and len(others) == len(leaves) and all(leaf.numel() == 1 for leaf in others):
             return Value.TOTAL
-        self._kept += others
+        self._ends, self.under_way = others, self.under_way or bool(others)
         return Value.LOSS
 
 

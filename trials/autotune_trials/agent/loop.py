@@ -241,6 +241,7 @@ class Agent:
                 self.live.scaler.after_backward(self.live.every_optimizer())
             self.clock.switch(OPTIMIZER if self.in_step else OTHER)
             self.backwards += 1
+            self.losses.cached.after_backward()
             if self.loader_hooks is not None:
                 self.loader_hooks.credit_backward(doubtful=self.consumption.evaluated)
             if self.probe.left:

@@ -60,15 +60,15 @@ class AutocastRegion:
             return self._confined(self._torch.autocast(device, dtype=old))
         return None
 
-    def enter(self, device: str) -> Any | None:
-        """Enter the region, unless inside already.
+    def enter(self, device: str, keep_weights: bool = True) -> Any | None:
+        """Enter the region, unless inside already. ``keep_weights``: those cast once serve the rest of it; without gradients they must not.
 
         Returns a context manager where the region must be confined to the module call, else None.
         """
         torch = self._torch
         if self.dtype is None or self.inside is not None or torch.is_autocast_enabled(device):
             return None
-        context = torch.autocast(device, dtype=self.dtype)
+        context = torch.autocast(device, dtype=self.dtype, cache_enabled=keep_weights)
         self.entered += 1
         if self._nesting() > 0:  # inside the job's own region, one it has switched off
             return self._confined(context)
@@ -79,14 +79,6 @@ class AutocastRegion:
             self.entering = False
         self.inside, self._thread = context, threading.get_ident()
         return None
-
-    def for_gradless(self, device: str) -> Any | None:
-        """A context for one call without gradients that training goes on from, else None. Weights cast in it serve nothing else:
-        they have no gradient."""
-        if self.dtype is None or self._torch.is_autocast_enabled(device):
-            return None
-        self.entered += 1
-        return self._confined(self._torch.autocast(device, dtype=self.dtype, cache_enabled=False))
 
     def leave(self) -> None:
         """Leave the region if we are inside. Put off while a region of the job's own is open inside ours."""

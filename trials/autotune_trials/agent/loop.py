@@ -167,6 +167,8 @@ class Agent:
             self.training_called = True
             self.consumption.train()
             autocast = self.live.autocast
+            if not self.iterations and self.modules.seen_gradless:
+                return None  # perhaps the second half of something, whose first half was computed without it: from the next iteration on
             return autocast.enter(self.live.device) or autocast.fade(self.live.device, args)
         except Exception:
             self.fail("on_entry_call")
@@ -179,7 +181,7 @@ class Agent:
             self.live.autocast.leave()
             self.interruptions.note_gradless_call()
             if self.losses.cached.seen:  # what comes back goes into the loss: both halves must be computed alike
-                return self.live.autocast.for_gradless(self.live.device)
+                return self.live.autocast.enter(self.live.device, keep_weights=False)
         except Exception:
             self.fail("on_gradless_call")
         return None

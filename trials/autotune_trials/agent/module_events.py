@@ -17,7 +17,12 @@ class ModuleEvents:
     def __init__(self, agent: Any) -> None:
         self._agent = agent
         self._watching = False
-        self._called_gradless: weakref.WeakSet[Any] = weakref.WeakSet()  # top-level modules, while they are watched
+        self._called_gradless: weakref.WeakSet[Any] = weakref.WeakSet()  # modules in training, but without gradients, while they are watched
+
+    @property
+    def seen_gradless(self) -> bool:
+        """A module in training was called without gradients."""
+        return bool(self._called_gradless)
 
     def watch(self, on: bool) -> None:
         agent = self._agent
@@ -44,7 +49,8 @@ class ModuleEvents:
             return
         try:
             if not agent.torch.is_grad_enabled():
-                self._called_gradless.add(module)
+                if module.training:
+                    self._called_gradless.add(module)
                 agent.consumption.evaluate()
                 return
             if not module.training:

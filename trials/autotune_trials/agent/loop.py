@@ -180,7 +180,7 @@ class Agent:
             self.consumption.evaluate()
             self.live.autocast.leave()
             self.interruptions.note_gradless_call()
-            if self.losses.cached.seen:  # what comes back goes into the loss: both halves must be computed alike
+            if self.losses.cached.seen and self.iterations:  # what comes back goes into the loss: both halves must be computed alike
                 return self.live.autocast.enter(self.live.device, keep_weights=False)
         except Exception:
             self.fail("on_gradless_call")

@@ -338,8 +338,7 @@ class Agent:
             self.fail("autotune.step")
 
     def _start_over(self) -> None:
-        """What was counted until now belongs to the first iteration, which goes on: the job marks iterations itself, or its optimizers'
-        turn is longer than it seemed."""
+        """All so far is part of the first iteration: the job marks iterations itself, or the turn of its optimizers is longer than it seemed."""
         self.loss.merge_into_current()
         self.iterations = 0
         self.samples.start_over()

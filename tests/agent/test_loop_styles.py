@@ -66,8 +66,13 @@ STYLES = [
     Style("batch_sampler"),
     Style("nested_batches"),
     Style("variable_length"),
-    Style("two_loaders"),
-    Style("turns"),
+    Style("two_loaders", facts={"mixture": "batches of several DataLoaders together"}),
+    Style("turns", facts={"mixture": "batches of several DataLoaders in turn"}),
+    Style("ppo_buffer", outside=True, optimizers=("Adam",)),
+    Style("looks", outside=True),
+    Style("distillation", outside=True),
+    Style("gradient_cache", backwards=9),
+    Style("cached_loss", backwards=6),
     Style("no_loader", withdrawn=NO_LOADER, unit="iterations", outside=True),
     Style("rollouts", withdrawn=NO_LOADER, unit="iterations", outside=True, optimizers=("Adam",)),
     Style("manual_marks", withdrawn={"optimizer_impl": ""}, optimizers=(), facts={"manual": True}),
@@ -170,8 +175,8 @@ def some(styles: list[Style], usual: set[str]) -> list[Any]:
 
 
 # Three seconds each: these in every run, the rest with the slow tests.
-SAME_BITS = {"several_optimizers", "closure", "evaluation_on_training_data"}
-IN_FORCE = {"no_sync", "sharded_stream", "turns", "no_loader", "rollouts", "shell_script"}
+SAME_BITS = {"several_optimizers", "closure", "looks"}
+IN_FORCE = {"no_sync", "sharded_stream", "turns", "no_loader", "rollouts", "shell_script", "gradient_cache"}
 
 
 @pytest.mark.parametrize("style", some(STYLES, SAME_BITS))
@@ -212,6 +217,17 @@ def test_workers_that_would_run_the_script_again_are_a_failed_trial_with_its_rea
     tuner.close()
     assert refused.window is None and refused.error.startswith("knob:") and "from its top again" in refused.error and "__main__" in refused.error
     assert usual.error == "" and len(usual.window.times_s) == 10
+
+
+def test_loaders_that_are_walked_together_end_together(tmp_path: Path) -> None:
+    """zip(…, strict=True) raises if one of them is kept from ending; 32 batches an epoch."""
+    tuner = executor(Style("two_loaders"), tmp_path)
+    with tuner.open_live({}) as live:
+        report, cached, later = live.measure([Block("a", (), 40), Block("ceiling", (), 10, cached_batches=True), Block("b", (), 40)])
+    tuner.close()
+    assert report.error == later.error == "" and len(later.window.times_s) == 40
+    assert cached.window is None and "walked together" in cached.error
+    assert set(report.window.samples) == {32.0}
 
 
 def test_a_loop_no_hook_can_see_is_told_the_two_lines_it_needs(tmp_path: Path) -> None:

@@ -135,6 +135,7 @@ class RecordMode(Mode):
     def _end_of_window(self) -> None:
         assert self._window is not None
         self._result = self._window.close()
+        self._in_force = in_force(self.agent)  # by now a loader that had to be found first is switched, too
         if self.agent.config.mode == "profile":
             self._start_profiling()
         else:

@@ -27,7 +27,7 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
         try:
             call(*agent.before_backward(tensors, gradients, create_graph))
         except BaseException as error:
-            agent.on_job_error(error)
+            agent.errors.on_job_error(error)
             raise
         finally:
             inside.backward = False

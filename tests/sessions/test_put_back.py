@@ -232,6 +232,84 @@ def test_what_the_job_wrote_into_a_directory_of_its_own_goes(make_session, home,
     assert state(home) == before and not session.outcome["left"] and not session.outcome["failed"]
 
 
+MOVED_IN = {
+    "renamed": "os.rename(O + '/theirs', 'mine')",
+    "renamed into a directory of its own": "os.mkdir('out'); os.rename(O + '/theirs', 'out/mine')",
+    "in the place of a file of the user's": "os.replace(O + '/theirs', 'mine.txt')",
+    "renamed, then overwritten and removed": "os.rename(O + '/theirs', 'mine'); open('mine', 'w').write('x'); os.remove('mine')",
+    "renamed, then appended to": "os.rename(O + '/theirs', 'mine'); open('mine', 'a').write('x')",
+    "linked, and its first name removed": "os.link(O + '/theirs', 'mine'); os.unlink(O + '/theirs')",
+    "linked, then changed": "os.link(O + '/theirs', 'mine'); f = open('mine', 'r+'); f.write('x'); f.close()",
+    "a directory": "os.rename(O, 'out'); open('out/theirs', 'w').write('x'); open('out/mine', 'w').write('x')",
+    "a directory that is then renamed, then removed": "os.rename(O, 'out'); os.rename('out', 'later'); shutil.rmtree('later')",
+    "a link": "os.rename(O + '/link', 'mine')",
+    "from another disk": "shutil.move(S + '/theirs', 'mine')",
+    "a directory from another disk": "shutil.move(S, 'out'); shutil.rmtree('out')",
+    "what a program that is not Python has unpacked":
+        "subprocess.run(['sh', '-c', f'mkdir {O}/new && echo x > {O}/new/x'], check=True); shutil.move(O + '/new', 'out')",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", MOVED_IN)
+def test_what_the_job_moves_to_itself_goes_back_to_where_it_came_from(make_session, home, way):
+    outside = home.parent / f"{home.name}-outside"
+    disk = Path(tempfile.mkdtemp(prefix="autotune-test-", dir="/dev/shm" if os.path.isdir("/dev/shm") else "/var/tmp"))
+    try:
+        for folder in (outside, disk):
+            folder.mkdir(exist_ok=True)
+            (folder / "theirs").write_text("theirs")
+        (outside / "link").symlink_to("theirs")
+        before = state(home), state(outside), state(disk)
+        session = make_session(HEAD + f"O, S = {str(outside)!r}, {str(disk)!r}\n{MOVED_IN[way]}\nopen('done', 'w').close()", keep=())
+        wait_for((home / "done").exists)
+        session.close()
+        if "unpacked" in way:
+            assert (outside / "new" / "x").read_text() == "x\n"
+            shutil.rmtree(outside / "new")
+        assert (state(home), state(outside), state(disk)) == before
+        assert not session.outcome["failed"] and not session.outcome["left"]
+    finally:
+        shutil.rmtree(disk)
+
+
+def test_what_cannot_go_back_stays_where_the_job_moved_it_and_is_named(make_session, home):
+    outside = home.parent / f"{home.name}-outside"
+    outside.mkdir()
+    (outside / "theirs").write_text("theirs")
+    session = make_session(HEAD + f"os.rename({str(outside / 'theirs')!r}, 'mine')\nopen('done', 'w').close()", keep=())
+    wait_for((home / "done").exists)
+    (outside / "theirs").write_text("anew")
+    session.close()
+    assert (home / "mine").read_text() == "theirs" and (outside / "theirs").read_text() == "anew"
+    assert session.outcome["left"] == [str(home / "mine")] and not session.outcome["failed"]
+
+
+@pytest.mark.parametrize("change", ["open(T, 'w').write('x')", "open(T, 'a').write('x')", "f = open(T, 'r+'); f.write('x'); f.close()", "os.remove(T)",
+                                    "open('t', 'w').write('x'); os.replace('t', T)", "os.rename(T, 'mine')", "shutil.rmtree('out')"])  # fmt: skip
+def test_what_another_program_wrote_into_a_directory_of_the_jobs_is_kept_when_the_job_changes_it(make_session, home, change):
+    job = f"T = 'out/theirs'; os.mkdir('out'); open('ready', 'w').close()\nimport time\nwhile not os.path.exists('seen'): time.sleep(0.01)\n{change}\n"
+    session = make_session(HEAD + job + "open('done', 'w').close()", keep=())
+    wait_for((home / "ready").exists)
+    (home / "out" / "theirs").write_text("theirs")
+    (home / "seen").touch()
+    wait_for((home / "done").exists)
+    session.close()
+    assert (home / "out" / "theirs").read_text() == "theirs" and not session.outcome["failed"]
+    assert sorted(p.name for p in home.iterdir() if not p.name.startswith(("session", "job"))) == ["empty", "folder", "mine.txt", "out", "seen"]
+
+
+def test_rotated_outputs_of_the_users_that_have_the_names_of_removed_ones(make_session, home):
+    for number in (0, 1, 2):
+        (home / f"out.{number}").mkdir()
+        (home / f"out.{number}" / "model").write_text(str(number))
+    rotate = "shutil.rmtree('out.2'); os.rename('out.1', 'out.2'); os.rename('out.0', 'out.1'); os.mkdir('out.0'); open('out.0/model', 'w').write('x')\n"
+    before = state(home)
+    session = make_session(HEAD + rotate * 3 + "open('done', 'w').close()", keep=())
+    wait_for((home / "done").exists)
+    session.close()
+    assert state(home) == before and not session.outcome["failed"]
+
+
 def test_what_may_stay_in_a_directory_that_was_made_is_not_told(make_session, home):
     job = "import os\nos.makedirs('out/data/raw'); open('out/data/raw/a', 'w').write('x'); open('out/b.npy', 'w').write('x'); open('out/c', 'w').write('x')\n"
     session = make_session(job + "open('done', 'w').close()", keep=("out/data/", "out/*.npy"))

@@ -243,6 +243,7 @@ class Job:
 
     def do_child_program(self) -> None:
         """A program that is not Python leaves something in a temporary directory, which the job then moves to itself."""
+        self.stamp += 1
         source, target = self.world.outside[0] / f"unpacked{self.stamp}", self._named_folder()
         with _unseen():
             source.mkdir()

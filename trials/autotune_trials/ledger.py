@@ -46,6 +46,7 @@ class Ledger:
         with open(os.path.join(directory, "places"), encoding="utf-8", errors="surrogateescape") as file:
             self.places = Places.load(file.read()).with_caches(sys.prefix, sys.base_prefix)
         self._names, self._moves, self._originals = Names(directory), Moves(directory), Originals(directory)
+        os.register_at_fork(after_in_child=self._names.begin_again)
 
     # ------------------------------------------------------------------ what the job is about to do
 
@@ -89,13 +90,14 @@ class Ledger:
 
     def links(self, source: str, target: str) -> None:
         """Give the file ``source`` a second name."""
-        stat = _lstat(source)
+        unnamed = below(source, ("/proc",))  # a file without a name (O_TMPFILE), which the job now gives one
+        stat = _stat(source) if unnamed else _lstat(source)
         if stat is None or os.path.lexists(target):
             return
         held = self._holds(target)
-        if not self._made(source, stat):
+        if not unnamed and not self._made(source, stat):
             if held and not self._holds(source):  # its other name may soon be the only one
-                self._keep(source, stat, to=target, outside=True)
+                self._keep(source, stat, target)
             if held or self._holds(source):
                 self._moves.share(stat)
         self._names.log("+", target, flags=STAYS * self._stays(target), inode=stat.st_ino)
@@ -131,7 +133,7 @@ class Ledger:
         origin = self._moves.origin(path)
         grows = stat.st_size == 0 or (flags & os.O_APPEND and not _rewrites(flags, stat))
         level, kind = (GROWS, "grown") if grows else (WHOLE, "moved" if anew else "copied")
-        if not self._originals.keep(path, origin, level, kind, stat) and self._originals.shares_a_kept_file(origin, stat):
+        if not self._originals.keep(path, origin, level, kind, stat, **self._whence(path, origin)) and self._originals.shares_a_kept_file(origin, stat):
             self._part(path, anew)
         elif kind == "moved" and not os.path.lexists(path):
             self._names.log("+", path, flags=CHECKPOINT * checkpoint)
@@ -141,10 +143,15 @@ class Ledger:
         part(path, anew)
         self._names.log("+", path, flags=flags)
 
-    def _keep(self, path: str, stat: Any, **more: Any) -> bool:
-        """Whether this very file, which is about to lose its name, will be put back."""
+    def _keep(self, path: str, stat: Any, target: str = "") -> bool:
+        """Whether this very file, which is about to lose its name (to get ``target`` for it), will be put back."""
         origin = self._moves.origin(path)
-        return self._originals.keep(path, origin, WHOLE, "linked", stat, **more) or self._originals.is_kept(origin, stat)
+        mine = self._originals.keep(path, origin, WHOLE, "linked", stat, **self._whence(target or path, origin))
+        return mine or self._originals.is_kept(origin, stat)
+
+    def _whence(self, path: str, origin: str) -> dict[str, Any]:
+        """Of what came from where nobody looks after things: that it did, and where it would stay."""
+        return {} if self.places.holds(origin) else {"outside": True, "to": path}
 
     def _renames_file(self, source: str, target: str, stat: Any, fails: bool) -> None:
         leaves, enters, made = self._holds(source), self._holds(target), self._made(source, stat)
@@ -166,7 +173,7 @@ class Ledger:
 
     def _keep_renamed(self, source: str, target: str, stat: Any, leaves: bool) -> bool:
         try:
-            return self._keep(source, stat, to=target, outside=not leaves)
+            return self._keep(source, stat, target)
         except CannotKeep:
             if leaves:
                 raise

@@ -35,7 +35,6 @@ class Names:
         self.gone: set[str] = set()  # where a file was made and has been removed or renamed; what lies there now is somebody else's
         self._read_bytes: dict[str, int] = {}  # log -> how far it has been read
         self._lock = threading.Lock()
-        os.register_at_fork(after_in_child=self._begin_again)
 
     def log(self, what: str, path: str, to: str = "", *, flags: int = 0, inode: int = 0) -> None:
         """Note one change. The log is opened for each: a job that closes every descriptor it does not know must not find ours among its files."""
@@ -127,7 +126,7 @@ class Names:
                     break
                 yield int(when), what.decode(), os.fsdecode(path), os.fsdecode(to), int(inode)
 
-    def _begin_again(self) -> None:
+    def begin_again(self) -> None:
         """In a forked child: another thread of the parent may have been in the middle of reading."""
         if self._lock.locked():
             self.files, self.folders, self.gone, self._read_bytes = {}, {}, set(), {}

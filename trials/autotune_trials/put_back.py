@@ -14,6 +14,7 @@ is left, and told. Nothing is put back while a process of the session is still a
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
@@ -76,6 +77,7 @@ class _Putting:
             trained = aftermath.training_began(os.path.join(self._session, "crumbs"))
             self._outcome["failed"] += self._removal.remove(self._entries, self._limit, trained)
             self._rename_back()
+            self._removal.release({entry["path"] for entry in self._of("folder") + self._of("renamed") if not entry.get("made")})
             for entry in sorted(self._of("folder"), key=lambda e: len(e["path"])):
                 self._try(entry, lambda entry: make_folder_again(entry, self._outcome["restored"]))
             for entry in self._entries:
@@ -93,11 +95,10 @@ class _Putting:
         removed = {entry["path"] for entry in self._of("folder")}
         for entry in self._of("renamed"):
             if entry["made"] and not _holds_one_of(entry["to"], set(theirs)):
-                self._stay.insert(0, entry)
-                os.unlink(entry["file"])
-                continue
-            elsewhere = entry["made"] or theirs[entry["dev"], entry["ino"]] in removed
-            self._try(entry, lambda entry, elsewhere=elsewhere: rename_back(entry, self._outcome, self._removal, elsewhere))  # type: ignore[misc]
+                self._try(entry, lambda _: None)
+            else:
+                elsewhere = entry["made"] or theirs[entry["dev"], entry["ino"]] in removed
+                self._try(entry, functools.partial(rename_back, outcome=self._outcome, removal=self._removal, elsewhere=elsewhere))
             if os.path.isdir(entry["to"]):
                 self._stay.insert(0, entry)
 
@@ -107,7 +108,7 @@ class _Putting:
             if os.path.lexists(entry.get("kept", "")):
                 raise OSError("it has been written again since; to keep it as it is now, delete the original")
             return
-        restore_file(path, entry, self._outcome, self._removal)
+        restore_file(path, entry, self._outcome)
 
     def _here(self, entry: Entry) -> str:
         """Where the file lies: in a directory of the session's it may have been renamed with that, and stays there."""

@@ -32,8 +32,8 @@ class Removal:
 
     def __init__(self, ledger: str) -> None:
         self._ledger = ledger
-        self.names = Names(ledger)
-        self.names.catch_up()
+        self._names = Names(ledger)
+        self._names.catch_up()
         self._places = _places(ledger)
         self.removed: list[str] = []
         self.prepared: list[str] = []
@@ -48,37 +48,43 @@ class Removal:
             limit: what was written after that (seconds since the epoch) is not the session's.
             trained: when training began.
         """
+        theirs = {entry["path"] for entry in entries if not entry.get("made")}
         if not self._resume():
-            self._sort(entries, limit, trained)
-        failed = [[path, why, ""] for path in self.again if (why := self._remove_file(path))]
+            self._sort(entries, theirs, limit, trained)
+        failed = [[path, why, ""] for path in self.again if not written_since(path, limit) and (why := self._remove_file(path))]
+        failed = [trouble for trouble in failed if trouble[0] not in theirs]  # what takes its place will say so
         self.again = [path for path, *_ in failed]
         self.remove_empty_folders()
-        publish(os.path.join(self._ledger, CLEARED), {name: getattr(self, name) for name in _STATE})
+        self._save()
         return failed
 
-    def remove_empty_folders(self) -> None:
-        _remove_empty(self.folders)
+    def release(self, paths: set[str]) -> None:
+        """These are the user's again, also where the session had directories of its own."""
+        self.folders = [folder for folder in self.folders if folder not in paths]
+        self._save()
+
+    def _save(self) -> None:
+        publish(os.path.join(self._ledger, CLEARED), {name: getattr(self, name) for name in _STATE})
+
+    def remove_empty_folders(self, within: str = os.sep) -> None:
+        for folder in sorted(self.folders, key=len, reverse=True):
+            if below(folder, (within,)):
+                with contextlib.suppress(OSError):  # it is gone, or something is left in it
+                    os.rmdir(folder)
+
+    def make_way(self, path: str) -> None:
+        """A directory of the user's is about to get back there: what is empty goes, and what is not is no longer only the session's."""
+        self.remove_empty_folders(within=path)
+        self.folders = [name for name in self.folders if not below(name, (path,)) or os.path.isdir(name)]
 
     def renamed(self, folder: str, to: str) -> None:
         """A directory has been renamed back, and what the session has made in it with it."""
-        self.names.rename(folder, to)
         self.folders = [to + f[len(folder) :] if below(f, (folder,)) else f for f in self.folders if f != to]
-
-    def make_way(self, path: str) -> None:
-        """Remove also what would stay, since the user's own directory goes back there."""
-        for file in [name for name in self.names.files if below(name, (path,))]:
-            self._remove_file(file)
-        _remove_empty([name for name in {*self.folders, *self.names.folders} if below(name, (path,))])
-        self.folders = [name for name in self.folders if not below(name, (path,)) or os.path.isdir(name)]
-
-    def is_made(self, path: str) -> bool:
-        stat = os.lstat(path)
-        return path in self.names.files and self.names.is_the_one(path, stat)
 
     def strangers(self, known: set[str]) -> list[str]:
         """Files where the session had made something that are not its own, and not in ``known``; what may stay there anyway is not told."""
         inside = {path for folder in self.folders if os.path.isdir(folder) for path in files_in(folder)}
-        found = inside | {path for path in (*self.names.gone, *self.removed) if os.path.lexists(path) and path not in self.folders}
+        found = inside | {path for path in (*self._names.gone, *self.removed) if os.path.lexists(path) and path not in self.folders}
         return sorted(path for path in found - known if path not in self.again and self._to_tell(path) and not below(path, tuple(self.prepared)))
 
     def _resume(self) -> bool:
@@ -89,12 +95,12 @@ class Removal:
             return False
         return True
 
-    def _sort(self, entries: list[Entry], limit: float | None, trained: float | None) -> None:
-        """What goes and what stays."""
-        folders = {path for path, flags in self.names.folders.items() if not flags & STAYS and not self._may_stay(path)}
-        files = [path for path, (flags, _) in self.names.files.items() if not flags & STAYS and not self._may_stay(path)]
-        checkpoints = {path for path, (flags, _) in self.names.files.items() if flags & CHECKPOINT}
-        theirs = {entry["path"] for entry in entries if not entry.get("made")}
+    def _sort(self, entries: list[Entry], theirs: set[str], limit: float | None, trained: float | None) -> None:
+        """What goes and what stays. Where something is to go back to that came from outside, also what else would stay there goes."""
+        outside = tuple(entry["path"] for entry in entries if entry.get("outside"))
+        folders = {path for path, flags in self._names.folders.items() if self._goes(path, flags) or below(path, outside)}
+        files = [path for path, (flags, _) in self._names.files.items() if self._goes(path, flags) or below(path, outside)]
+        checkpoints = {path for path, (flags, _) in self._names.files.items() if flags & CHECKPOINT}
         stays: set[str] = set()
         for top in sorted({_top(path, folders) for path in (*files, *folders)}):
             if not os.path.lexists(top):
@@ -108,13 +114,13 @@ class Removal:
             elif top not in theirs:
                 self.removed.append(top)
         self.again = sorted(path for path in files if _top(path, folders) not in stays)
-        self.folders = sorted(path for path in folders if path not in theirs and _top(path, folders) not in stays)
+        self.folders = sorted(path for path in folders if _top(path, folders) not in stays)
 
     def _remove_file(self, path: str) -> str:
         """Why it could not be removed."""
         try:
             stat = os.lstat(path)
-            if self.names.is_the_one(path, stat) and not (os.path.isdir(path) and not os.path.islink(path)):
+            if self._names.is_the_one(path, stat) and not (os.path.isdir(path) and not os.path.islink(path)):
                 os.unlink(path)
         except FileNotFoundError:
             pass
@@ -122,8 +128,8 @@ class Removal:
             return f"{type(error).__name__}: {error.strerror or error}"
         return ""
 
-    def _may_stay(self, path: str) -> bool:
-        return self._places is not None and (self._places.kept(path) or below(path, self._places.own))
+    def _goes(self, path: str, flags: int) -> bool:
+        return not flags & STAYS and not (self._places is not None and (self._places.kept(path) or below(path, self._places.own)))
 
     def _to_tell(self, path: str) -> bool:
         if self._places is None:
@@ -150,12 +156,6 @@ def _top(path: str, folders: set[str]) -> str:
     while (folder := os.path.dirname(path)) in folders:
         path = folder
     return path
-
-
-def _remove_empty(folders: list[str]) -> None:
-    for folder in sorted(folders, key=len, reverse=True):
-        with contextlib.suppress(OSError):  # it is gone, or something is left in it
-            os.rmdir(folder)
 
 
 def _is_prepared(path: str, trained: float | None, checkpoints: set[str]) -> bool:

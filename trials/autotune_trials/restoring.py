@@ -28,11 +28,12 @@ def rename_back(entry: Entry, outcome: Outcome, removal: Removal, elsewhere: boo
         return
     removal.make_way(path)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    if os.path.isdir(path) and not os.path.islink(path):
-        _merge(to, path)
-    else:
+    try:
         os.rename(to, path)
-    if os.path.lexists(to) and to != path:
+    except OSError:  # something is in the way
+        if os.path.isdir(path) and not os.path.islink(path):
+            _merge(to, path)
+    if os.path.lexists(to):
         if not entry["outside"]:
             raise OSError("another program has written there since")
         outcome["left"].append(to)
@@ -71,7 +72,7 @@ def make_folder_again(entry: Entry, restored: list[str]) -> None:
     os.chmod(path, entry["mode"])
 
 
-def restore_file(path: str, entry: Entry, outcome: Outcome, removal: Removal) -> None:
+def restore_file(path: str, entry: Entry, outcome: Outcome) -> None:
     """A file, at ``path``.
 
     Raises:
@@ -81,26 +82,26 @@ def restore_file(path: str, entry: Entry, outcome: Outcome, removal: Removal) ->
     if kind == "grown":
         _cut(path, entry, outcome)
     elif kind in ("moved", "linked", "copied"):
-        _return_original(path, entry, outcome, removal)
+        _return_original(path, entry, outcome)
     elif kind == "spoilt" and os.path.lexists(entry["kept"]):
         raise OSError("what was noted of it cannot be read; its original is still there")
     elif kind == "unkept":
         outcome["unkept"].append([path, entry["why"]])
 
 
-def _return_original(path: str, entry: Entry, outcome: Outcome, removal: Removal) -> None:
+def _return_original(path: str, entry: Entry, outcome: Outcome) -> None:
     kept = entry["kept"]
     if not os.path.lexists(kept):  # never taken away: the job was killed before, or it is told as "unkept"
         return
     if os.path.lexists(path) and os.path.samestat(os.lstat(path), os.lstat(kept)):
         os.unlink(kept)  # rename(2) does nothing where both names are one file
         return
-    if entry.get("outside") and os.path.lexists(path) and not removal.is_made(path):
+    if entry.get("outside") and os.path.lexists(path) and not is_the_one(path, entry):
         _leave_where_it_was_moved(kept, entry["to"], outcome)
         return
     if os.path.lexists(kept + ITSELF):
         _give_its_contents_back(kept + ITSELF, kept)
-        _return_original(path, entry, outcome, removal)
+        _return_original(path, entry, outcome)
         outcome["restored"].append(path)
         return
     os.makedirs(os.path.dirname(path), exist_ok=True)

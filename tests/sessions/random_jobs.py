@@ -3,6 +3,8 @@
     home/     the working directory: looked after            tmp/, shm/   temporary directories, the second on another disk: not looked after
     session/  the ledger                                      cache/       a cache: not looked after
 
+Putting back is killed in the middle now and then, and done again.
+
 Run as a program, ``random_jobs.py FOLDER FIRST COUNT``: one job a seed. Prints what is wrong, with the seed and what the job did.
 """
 
@@ -275,6 +277,33 @@ def _unseen() -> Iterator[None]:
         writing._ledger = ledger
 
 
+class _Killed(BaseException):
+    pass
+
+
+@contextlib.contextmanager
+def _killed_after(changes: int) -> Iterator[None]:
+    """Whoever puts things back is killed after so many changes; the next start does the rest."""
+    left = iter(range(changes))
+    calls = {name: getattr(os, name) for name in ("unlink", "rename", "replace", "rmdir", "truncate", "makedirs")}
+
+    def counted(name: str) -> Callable[..., object]:
+        def call(*args: object, **options: object) -> object:
+            if next(left, None) is None:
+                raise _Killed
+            return calls[name](*args, **options)
+
+        return call
+
+    for name in calls:
+        setattr(os, name, counted(name))
+    try:
+        yield
+    finally:
+        for name, original in calls.items():
+            setattr(os, name, original)
+
+
 def wrong(seed: int, root: Path, others: bool) -> list[str]:
     """What is not as it should be after one job; [] if all is well."""
     shm = Path(tempfile.mkdtemp(prefix="autotune-random-", dir="/dev/shm" if os.path.isdir("/dev/shm") else root))
@@ -287,6 +316,8 @@ def wrong(seed: int, root: Path, others: bool) -> list[str]:
         finally:
             writing._ledger = None
         alive = world.tokens()
+        with contextlib.suppress(_Killed), _killed_after(random.Random(seed).choice((0, 1, 2, 4, 8, 16, 1000, 1000))):
+            put_back(str(world.session))
         outcome = put_back(str(world.session))
         found = [] if others else [f"failed: {entry}" for entry in outcome["failed"]]
         found += [f"lost: {token}" for token in sorted(alive - world.tokens())]

@@ -55,16 +55,18 @@ class Removal:
         failed = [trouble for trouble in failed if trouble[0] not in theirs]  # what takes its place will say so
         self.again = [path for path, *_ in failed]
         self.remove_empty_folders()
-        self._save()
+        self._save(theirs)
         return failed
 
     def release(self, paths: set[str]) -> None:
         """These are the user's again, also where the session had directories of its own."""
         self.folders = [folder for folder in self.folders if folder not in paths]
-        self._save()
+        self._save(paths)
 
-    def _save(self) -> None:
-        publish(os.path.join(self._ledger, CLEARED), {name: getattr(self, name) for name in _STATE})
+    def _save(self, theirs: set[str]) -> None:
+        """For whoever has to go on if this is interrupted: by then the user may have ``theirs`` back."""
+        state = {name: getattr(self, name) for name in _STATE} | {"folders": [folder for folder in self.folders if folder not in theirs]}
+        publish(os.path.join(self._ledger, CLEARED), state)
 
     def remove_empty_folders(self, within: str = os.sep) -> None:
         for folder in sorted(self.folders, key=len, reverse=True):

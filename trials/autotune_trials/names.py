@@ -72,9 +72,10 @@ class Names:
     def rename(self, path: str, to: str) -> None:
         """The directory ``path`` is called ``to`` from now on."""
         self.folders.pop(to, None)
-        for names in (self.files, self.folders):
+        both: tuple[dict[str, Any], ...] = (self.files, self.folders)
+        for names in both:
             for name in _below(names, path):
-                names[to + name[len(path) :]] = names.pop(name)  # type: ignore[attr-defined]
+                names[to + name[len(path) :]] = names.pop(name)
 
     def _apply(self, what: str, path: str, to: str, inode: int) -> None:
         kind, flags = what[0], STAYS * ("~" in what) | CHECKPOINT * ("c" in what)

@@ -94,6 +94,7 @@ def profile_job(
     """
     from autotune.cli.run import move_aside
     from autotune.executors.local import LocalExecutor
+    from autotune.executors.side_effects import summary
     from autotune.journal import Journal
     from autotune.report.profile import status, write_profile
     from autotune.report.terminal import QuietProgress
@@ -112,7 +113,7 @@ def profile_job(
         notes = (*explanation.notes, *(str(record.notes[key]) for key in ("nvtx_modules",) if key in record.notes))
         found = Profile(
             spec.name, config, observation, replace(explanation, notes=notes), round(time.monotonic() - began, 1),
-            environment(bench, observation), dict(record.no_effect),
+            environment(bench, observation), dict(record.no_effect), summary(directory, spec.workdir),
         )  # fmt: skip
     write_profile(found, directory)
     return found

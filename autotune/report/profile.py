@@ -19,6 +19,7 @@ from autotune.report.findings import print_findings
 from autotune.report.html import render
 from autotune.report.operators import row_words
 from autotune.report.summary import TOOLS, print_summary, result_summary
+from autotune.report.written import written_lines
 from autotune.results import Interval, LossVerdict, Profile, Result
 from autotune_trials.paths import publish
 
@@ -122,6 +123,8 @@ def print_profile(console: Any, profile: Profile, directory: Path, job: Path) ->
     _indented(console, lambda inner: print_findings(inner, judged))
     if unjudged:
         console.print(Text(f"  {words.plural(unjudged, 'rule')} could not be judged here; the page says why", style="dim"))
+    if lines := written_lines(profile.written, "The job"):
+        section("Your files", *(Text(line, style="yellow" if urgent else "dim") for line, urgent in lines))
     section(f"Files, in {story.shown_path(directory)}", *_listed(console, files(profile)))
     section("Next", *_listed(console, [(f"autotune run {shlex.quote(str(job))}", "find the settings it runs fastest with")]))
 

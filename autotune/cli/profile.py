@@ -92,8 +92,7 @@ def profile_job(
     Raises:
         BaselineError, HookError: the job fails, or the agent cannot get in.
     """
-    from autotune.cli.run import move_aside
-    from autotune.executors.local import LocalExecutor
+    from autotune.cli.run import move_aside, open_executor
     from autotune.journal import Journal
     from autotune.report.profile import status, write_profile
     from autotune.report.terminal import QuietProgress
@@ -106,8 +105,9 @@ def profile_job(
     began = time.monotonic()
     move_aside(directory)
     journal = Journal(directory / "journal.jsonl", lambda before: before + time.monotonic() - began)
-    with closing(journal), closing(LocalExecutor(spec, directory)) as executor, status(spec.name, shown):
-        bench = Bench(spec, executor, journal, QuietProgress(), Untracked(), directory, nsight=tools, nvtx_modules=nvtx_modules)
+    progress = QuietProgress()
+    with closing(journal), closing(open_executor(spec, directory, journal, progress)) as executor, status(spec.name, shown):
+        bench = Bench(spec, executor, journal, progress, Untracked(), directory, nsight=tools, nvtx_modules=nvtx_modules)
         observation, explanation, record = explain_alone(bench, config)
         notes = (*explanation.notes, *(str(record.notes[key]) for key in ("nvtx_modules",) if key in record.notes))
         found = Profile(

@@ -1,0 +1,41 @@
+"""`autotune run` with executor ray: one node, the whole way from job.yaml to the result."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from ray_runs import left_over, make_job, scratch_left
+
+pytestmark = pytest.mark.ray
+
+
+def autotune(folder: Path, *words: str, timeout_s: float = 200, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["autotune", *words], cwd=folder, capture_output=True, text=True, timeout=timeout_s, env={**os.environ, **env}, check=False)
+
+
+def test_a_run_on_a_cluster_of_its_own(tmp_path: Path) -> None:
+    before = scratch_left()
+    job = make_job(tmp_path / "job", "address: local", words="--leave-behind", space="{num_workers: [1, 2], optimizer_impl: [fused]}", trials=3)
+    (job.parent / "settings.txt").write_text("shipped")
+    done = autotune(job.parent, "run", "job.yaml", "--quiet", HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    run = job.parent / "autotune-runs" / "played"
+    result = json.loads((run / "result.json").read_text())
+    assert result["verdict"] == "tuned" and result["knobs"]["num_workers"] == 2
+    (slot,) = result["environment"]["executor"]["slots"]
+    assert {t["node"] for t in result["trials"]} == {slot["node"]} and len(result["trials"]) == 3
+    records = [json.loads(path.read_text()) for path in (run / "records").glob("confirm*.json")]
+    assert records and {r["notes"]["node"] for r in records} == {slot["node"]}
+    sessions = sorted((run / "sessions").iterdir())
+    assert all(s.name.endswith(f"@{slot['node']}") and (s / "session.json").exists() for s in sessions)
+    assert left_over(tmp_path) == {} and scratch_left() == before
+
+
+def test_a_cluster_that_is_not_there(tmp_path: Path) -> None:
+    job = make_job(tmp_path / "job", "address: '127.0.0.1:1'")
+    done = autotune(job.parent, "run", "job.yaml", "--quiet", HOME=str(tmp_path), RAY_GCS_RPC_TIMEOUT_S="2", RAY_gcs_server_request_timeout_seconds="2")
+    assert done.returncode == 2 and "127.0.0.1:1" in done.stderr and "Traceback" not in done.stderr, done.stderr

@@ -57,6 +57,18 @@ class _Spread(Generic[T]):
 
     def run(self) -> None:
         """Start a thread for every lane there is and every one that comes, until all is done."""
+        try:
+            self._open_lanes()
+        except BaseException as error:  # Ctrl-C pressed twice, or no machine is left
+            self._fail(error)
+            raise
+        for thread in list(self._lanes.values()):
+            while thread.is_alive():
+                thread.join(LOOK_S)
+        if self._error is not None:
+            raise self._error
+
+    def _open_lanes(self) -> None:
         while not (self._done or self._error):
             for lane in self._bench.executor.lanes() or ():
                 if lane not in self._lanes:
@@ -66,11 +78,6 @@ class _Spread(Generic[T]):
             with self._changed:
                 if not (self._done or self._error):
                     self._changed.wait(LOOK_S)
-        for thread in list(self._lanes.values()):
-            while thread.is_alive():
-                thread.join(LOOK_S)
-        if self._error is not None:
-            raise self._error
 
     def next(self) -> T | None:
         """A piece for a lane that has nothing to do; None: it may go home."""
@@ -107,7 +114,7 @@ class _Spread(Generic[T]):
         try:
             with self._changed:
                 self._lanes.pop(lane, None)
-                if piece is not None:
+                if piece is not None and self._error is None:
                     self._give_back(piece, failure)
                     self._busy -= 1
                 self._changed.notify_all()

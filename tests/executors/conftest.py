@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ class Nodes:
     def __init__(self, temporary: Path) -> None:
         from ray.cluster_utils import Cluster
 
-        head = {**SMALL, "num_cpus": 0, "_system_config": PROMPT}
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.client_port = free.getsockname()[1]
+        head = {**SMALL, "num_cpus": 0, "_system_config": PROMPT, "ray_client_server_port": self.client_port}
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.nodes: list[Any] = []
 

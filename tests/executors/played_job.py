@@ -27,7 +27,7 @@ FACTORS = {"num_workers": {"1": 0.9, "2": 0.7, "4": 0.75}, "amp_dtype": {"bfloat
 
 
 def table() -> ReplayTable:
-    machine = {**encode(here((sys.executable,), os.environ, Path.cwd())), "bfloat16": "native", "cores": 8}
+    machine = {**encode(here((sys.executable,), os.environ, Path.cwd())), "bfloat16": "native"}
     return ReplayTable(cost_s=0.0005, factors=FACTORS, otherwise=1.0, machine=machine, loss=Loss())
 
 

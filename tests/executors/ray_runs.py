@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from autotune.executors.cluster import guard
 from autotune.executors.cluster.executor import RayExecutor
 from autotune.job.load import load_job
 from autotune.journal import Journal
@@ -59,7 +62,7 @@ class Heard(QuietProgress):
 
 @contextmanager
 def bench_on(path: Path) -> Iterator[Bench]:
-    """The bench of a run in ``run`` beside the job file; all of it is gone afterwards."""
+    """The bench of a run in ``run`` beside the job file; nothing of its slots may be left afterwards."""
     run_dir, began = path.parent / "run", time.monotonic()
     journal, progress = Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic() - began), Heard()
     try:
@@ -70,6 +73,7 @@ def bench_on(path: Path) -> Iterator[Bench]:
             executor.close()
     finally:
         journal.close()
+    assert left_behind(processes_of(executor)) == []
 
 
 @contextmanager
@@ -95,37 +99,50 @@ def meanwhile(condition: Callable[[], object], act: Callable[[], None]) -> Itera
     assert done.is_set(), "what was to happen meanwhile never did"
 
 
-def left_over(folder: Path) -> dict[int, str]:
-    """Processes of sessions, wardens or played jobs that still live, after a moment's patience."""
+def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def guarded() -> set[int]:
+    """The slots' processes there are now."""
+    lines = (Path(f"/proc/{pid}/cmdline") for pid in warden.all_pids())
+    found = (re.search(re.escape(guard.PREFIX) + r"\d+-(\d+)-", line.read_text(errors="replace")) for line in lines if line.exists())
+    return {int(match[1]) for match in found if match}
+
+
+def processes_of(executor: RayExecutor) -> set[int]:
+    """The slots' processes there were."""
+    return {slot["pid"] for slot in executor.about()["executor"]["slots"]}
+
+
+def left_behind(pids: set[int]) -> list[str]:
+    """What is left of slots in processes ``pids``, after a moment's patience: processes, directories, sockets, shared memory."""
+    assert pids
     deadline = time.monotonic() + 25.0
-    while (found := _of_sessions()) and time.monotonic() < deadline:
+    while (found := [*_processes(pids), *_files(pids)]) and time.monotonic() < deadline:
         time.sleep(0.1)
     return found
 
 
-def _of_sessions() -> dict[int, str]:
-    found = {}
+def _theirs(text: str, pids: set[int]) -> bool:
+    return any(f"-{pid}-" in text for pid in pids)
+
+
+def _processes(pids: set[int]) -> Iterator[str]:
+    """By the mark of their session, or by the slot's directory in their words (guard) or behind their errors (warden)."""
     for pid in warden.all_pids():
-        mark = warden.mark_of(pid)
         try:
             line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            errors = os.readlink(f"/proc/{pid}/fd/2")
         except OSError:
             continue
-        if mark or "autotune-slot-" in line or warden.__file__ in line:
-            found[pid] = line
-    return {pid: line for pid, line in found.items() if pid != os.getpid() and warden.alive(pid)}
+        if warden.alive(pid) and (_theirs(warden.mark_of(pid), pids) or any(guard.PREFIX in t and _theirs(t, pids) for t in (line, errors))):
+            yield f"{pid}: {line}"
 
 
-def scratch_left() -> list[str]:
-    """Directories of slots, sockets and preparations that were not removed, after a moment's patience."""
-    deadline = time.monotonic() + 15.0
-    while (found := _scratch()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return found
-
-
-def _scratch() -> list[str]:
-    import tempfile
-
-    folders = (Path(tempfile.gettempdir()), Path("/dev/shm"))
-    return sorted(str(entry) for folder in folders for entry in folder.iterdir() if entry.name.startswith("autotune-"))
+def _files(pids: set[int]) -> Iterator[str]:
+    for folder in (Path(tempfile.gettempdir()), Path("/dev/shm")):
+        yield from (str(entry) for entry in folder.iterdir() if entry.name.startswith("autotune-") and _theirs(entry.name, pids))

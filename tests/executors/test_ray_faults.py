@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
-from ray_runs import bench_on, left_over, make_job, meanwhile, scratch_left
+from ray_runs import bench_on, guarded, left_behind, make_job, meanwhile, wait_until
 
 from autotune.job.configs import key_of
 from autotune.results import Trial
@@ -47,7 +49,6 @@ def test_two_nodes_share_the_search_and_the_pairs(nodes, tmp_path: Path) -> None
         pairs.ensure(4)
         of_pairs = [(node_of(pairs.reference[s]), node_of(pairs.candidate[s])) for s in range(4)]
         assert all(one == other for one, other in of_pairs) and len(set(of_pairs)) == 2
-    assert left_over(tmp_path) == {} and scratch_left() == []
 
 
 def test_an_actor_is_killed_in_mid_trial(nodes, tmp_path: Path) -> None:
@@ -60,7 +61,6 @@ def test_an_actor_is_killed_in_mid_trial(nodes, tmp_path: Path) -> None:
         all_there(trials)
         assert any("is lost" in text for text in bench.progress.notes)
         assert slot.gone and bench.executor.lanes()[0].facts.pid != slot.facts.pid
-    assert left_over(tmp_path) == {} and scratch_left() == []
 
 
 def test_ray_ends_an_actor_in_mid_trial(nodes, tmp_path: Path) -> None:
@@ -75,7 +75,6 @@ def test_ray_ends_an_actor_in_mid_trial(nodes, tmp_path: Path) -> None:
             trials = search(bench, observation)
         all_there(trials)
         assert slot.gone
-    assert left_over(tmp_path) == {} and scratch_left() == []
 
 
 def test_a_node_is_gone_in_mid_trial(nodes, tmp_path: Path) -> None:
@@ -86,7 +85,6 @@ def test_a_node_is_gone_in_mid_trial(nodes, tmp_path: Path) -> None:
             trials = search(bench, observation)
         all_there(trials)
         assert any("is lost" in text for text in bench.progress.notes)
-    assert left_over(tmp_path) == {} and scratch_left() == []
 
 
 def test_a_node_that_comes_later_is_used(nodes, tmp_path: Path) -> None:
@@ -97,7 +95,6 @@ def test_a_node_that_comes_later_is_used(nodes, tmp_path: Path) -> None:
             trials = search(bench, observation)
         all_there(trials)
         assert len({t.node for t in trials}) == 2
-    assert left_over(tmp_path) == {} and scratch_left() == []
 
 
 def test_the_node_is_gone_in_mid_observation_and_the_next_one_comes(nodes, tmp_path: Path) -> None:
@@ -111,7 +108,42 @@ def test_the_node_is_gone_in_mid_observation_and_the_next_one_comes(nodes, tmp_p
         with meanwhile(lambda: any(slot._busy for slot in bench.executor.lanes() or ()), replaced):
             observation = observe(bench)
         assert observation.domains and any("is lost" in text for text in bench.progress.notes)
-    assert left_over(tmp_path) == {} and scratch_left() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_the_tuner_is_ended_and_the_same_command_carries_on(number: int, nodes, tmp_path: Path) -> None:
+    nodes.only(2)
+    folder = job(tmp_path, nodes, "--block-s 0.2 --leave-behind").parent
+    journal = folder / "autotune-runs" / "played" / "journal.jsonl"
+
+    def trials() -> list[dict]:
+        lines = journal.read_text().splitlines() if journal.exists() else []
+        return [entry["data"] for entry in map(json.loads, lines) if entry["kind"] == "trial"]
+
+    first = subprocess.Popen(["autotune", "run", "job.yaml", "--quiet"], cwd=folder, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: len(trials()) >= 2 or first.poll() is not None)
+        before, slots = trials(), guarded()
+        assert len(slots) == 2
+        first.send_signal(number)
+        _, said = first.communicate(timeout=60)
+    finally:
+        first.kill()
+    assert first.returncode == (-number if number == signal.SIGKILL else 130), said
+    again = subprocess.run(["autotune", "run", "job.yaml", "--quiet"], cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert again.returncode == 0, again.stderr
+    after = trials()
+    assert after[: len(before)] == before and len({key_of(t["config"]) for t in after}) == len(after) == TRIALS
+    result = json.loads((journal.parent / "result.json").read_text())
+    assert result["verdict"] == "tuned" and len(result["trials"]) == TRIALS
+    pids = {slot["pid"] for slot in result["environment"]["executor"]["slots"]}
+    assert left_behind(slots | pids) == []
+
+
+def test_through_a_client_of_the_cluster(nodes, tmp_path: Path) -> None:
+    nodes.only(1)
+    with bench_on(make_job(tmp_path / "job", f"address: 'ray://127.0.0.1:{nodes.client_port}'", words="--block-s 0.05", trials=TRIALS)) as bench:
+        all_there(search(bench, observe(bench)))
 
 
 def test_shares_of_a_node_and_a_resource_that_marks_nodes(nodes, tmp_path: Path) -> None:
@@ -135,4 +167,3 @@ def test_a_directory_on_a_shared_file_system(nodes, tmp_path: Path) -> None:
         observe(bench)
         sessions = list((bench.run_dir / "sessions").iterdir())
         assert sessions and all((s / "session.json").exists() for s in sessions)
-    assert left_over(tmp_path) == {} and scratch_left() == []

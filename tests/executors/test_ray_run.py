@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ray_runs import left_over, make_job, scratch_left
+from ray_runs import left_behind, make_job
 
 pytestmark = pytest.mark.ray
 
@@ -18,7 +18,6 @@ def autotune(folder: Path, *words: str, timeout_s: float = 200, **env: str) -> s
 
 
 def test_a_run_on_a_cluster_of_its_own(tmp_path: Path) -> None:
-    before = scratch_left()
     job = make_job(tmp_path / "job", "address: local", words="--leave-behind", space="{num_workers: [1, 2], optimizer_impl: [fused]}", trials=3)
     (job.parent / "settings.txt").write_text("shipped")
     done = autotune(job.parent, "run", "job.yaml", "--quiet", HOME=str(tmp_path))
@@ -32,10 +31,4 @@ def test_a_run_on_a_cluster_of_its_own(tmp_path: Path) -> None:
     assert records and {r["notes"]["node"] for r in records} == {slot["node"]}
     sessions = sorted((run / "sessions").iterdir())
     assert all(s.name.endswith(f"@{slot['node']}") and (s / "session.json").exists() for s in sessions)
-    assert left_over(tmp_path) == {} and scratch_left() == before
-
-
-def test_a_cluster_that_is_not_there(tmp_path: Path) -> None:
-    job = make_job(tmp_path / "job", "address: '127.0.0.1:1'")
-    done = autotune(job.parent, "run", "job.yaml", "--quiet", HOME=str(tmp_path), RAY_GCS_RPC_TIMEOUT_S="2", RAY_gcs_server_request_timeout_seconds="2")
-    assert done.returncode == 2 and "127.0.0.1:1" in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert left_behind({slot["pid"]}) == []

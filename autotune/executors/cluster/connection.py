@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from autotune.executors.cluster.workdir import runtime_environment, too_large
 from autotune.job.spec import JobSpec
 
 OBJECT_STORE_BYTES = 128 << 20  # of a cluster of our own: answers are small, and /dev/shm belongs to the job's workers
+
+KNOCK_S = 10.0
 
 
 def connect(spec: JobSpec, run_dir: Path) -> None:
@@ -24,6 +27,7 @@ def connect(spec: JobSpec, run_dir: Path) -> None:
 
     address = str(spec.executor.options["address"])
     environment = runtime_environment(spec.workdir, run_dir) if spec.executor.options["workdir"] == "ship" else {}
+    _knock(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES} if address == "local" else {}
     try:
@@ -34,6 +38,21 @@ def connect(spec: JobSpec, run_dir: Path) -> None:
     except Exception as error:
         ray.shutdown()
         raise (too_large(error, spec.workdir) or _unreachable(address, error)) from error
+
+
+def _knock(address: str) -> None:
+    """Ray itself tries for minutes, and prints what it finds.
+
+    Raises:
+        InputError: nobody listens there.
+    """
+    host, sign, port = address.removeprefix("ray://").rpartition(":")
+    if not sign:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
+    except OSError as error:
+        raise _unreachable(address, error) from None
 
 
 def _unreachable(address: str, error: Exception) -> InputError:

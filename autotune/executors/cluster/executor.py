@@ -73,7 +73,7 @@ class RayExecutor(Executor):
         self._slots: dict[Place, Slot] = {}
         self._out: dict[Place, str] = {}  # place -> why it is not used
         self._starts: Counter[Place] = Counter()
-        self._used: dict[str, SlotFacts] = {}
+        self._used: list[tuple[str, SlotFacts]] = []  # every process that ran sessions, by the name of its slot
         self._turn = threading.RLock()
         self._looked_s = self._seen_s = time.monotonic()
         self._gathers_s: float | None = None  # since when
@@ -102,7 +102,7 @@ class RayExecutor(Executor):
         return next((slot for slot in self._here() if slot.node == node), None)
 
     def about(self) -> Mapping[str, Any]:
-        slots = [{"node": name, "pid": facts.pid, "cores": facts.machine.cores, "device": facts.machine.device_name} for name, facts in self._used.items()]
+        slots = [{"node": name, "pid": facts.pid, "cores": facts.machine.cores, "device": facts.machine.device_name} for name, facts in self._used]
         left_out = {place.name: why for place, why in self._out.items()}
         return {"executor": {"kind": "ray", "address": self._options["address"], "slots": slots, "left_out": left_out}}
 
@@ -242,7 +242,7 @@ class RayExecutor(Executor):
                 self._leave_out(place, why)
             else:
                 self._slots[place] = slot
-                self._used[slot.node] = facts
+                self._used.append((slot.node, facts))
                 self._say(f"slot {slot.node} is there: {facts.machine.cores} cores, {facts.machine.device_name}")
 
     def _unfit(self, facts: SlotFacts) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 from collections.abc import Iterator
@@ -22,9 +23,11 @@ class Nodes:
     def __init__(self, temporary: Path) -> None:
         from ray.cluster_utils import Cluster
 
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.client_port = free.getsockname()[1]
-        head = {**SMALL, "num_cpus": 0, "_system_config": PROMPT, "ray_client_server_port": self.client_port}
+        head = {**SMALL, "num_cpus": 0, "_system_config": PROMPT}
+        self.client_port = 0
+        if importlib.util.find_spec("grpc"):  # of ray[client]
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                head["ray_client_server_port"] = self.client_port = free.getsockname()[1]
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.nodes: list[Any] = []
 

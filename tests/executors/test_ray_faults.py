@@ -141,6 +141,8 @@ def test_the_tuner_is_ended_and_the_same_command_carries_on(number: int, nodes, 
 
 
 def test_through_a_client_of_the_cluster(nodes, tmp_path: Path) -> None:
+    if not nodes.client_port:
+        pytest.skip("ray[client] is not installed")
     nodes.only(1)
     with bench_on(make_job(tmp_path / "job", f"address: 'ray://127.0.0.1:{nodes.client_port}'", words="--block-s 0.05", trials=TRIALS)) as bench:
         all_there(search(bench, observe(bench)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,15 @@ import pytest
 from ray_runs import left_behind, make_job
 
 pytestmark = pytest.mark.ray
+PROGRAMS = Path(__file__).parents[1] / "programs"
+TRAINS = """\
+name: trains
+command: python own_modules.py
+tracking: {uri: null}
+search_space: {amp_dtype: auto, optimizer_impl: auto, intra_op_threads: auto}
+executor: {ray: {address: local}}
+budget: {minutes: 1, trials: 3}
+"""
 
 
 def autotune(folder: Path, *words: str, timeout_s: float = 200, **env: str) -> subprocess.CompletedProcess[str]:
@@ -31,4 +41,23 @@ def test_a_run_on_a_cluster_of_its_own(tmp_path: Path) -> None:
     assert records and {r["notes"]["node"] for r in records} == {slot["node"]}
     sessions = sorted((run / "sessions").iterdir())
     assert all(s.name.endswith(f"@{slot['node']}") and (s / "session.json").exists() for s in sessions)
+    assert left_behind({slot["pid"]}) == []
+
+
+@pytest.mark.slow
+def test_a_job_that_trains(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    shutil.copytree(PROGRAMS, folder)
+    (folder / "job.yaml").write_text(TRAINS)
+    done = autotune(folder, "run", "job.yaml", "--quiet", timeout_s=280, HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    run = folder / "autotune-runs" / "trains"
+    result = json.loads((run / "result.json").read_text())
+    (slot,) = result["environment"]["executor"]["slots"]
+    assert result["verdict"] in ("tuned", "keep-baseline") and {t["node"] for t in result["trials"]} == {slot["node"]}
+    assert result["observation"]["machine"]["cores"] == slot["cores"]
+    sides = result["explanation"]["sides"]
+    assert sides["baseline"]["operators"] and (run / sides["baseline"]["trace"]).stat().st_size > 1000, "the trace came back from the slot"
+    text = (run / "result.json").read_text()
+    assert "autotune-slot-" not in text, "directories are called as they are called here"
     assert left_behind({slot["pid"]}) == []

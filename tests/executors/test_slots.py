@@ -133,7 +133,18 @@ def test_nobody_answers_there(tmp_path: Path) -> None:
 def test_a_directory_too_large_to_ship_is_said_with_the_way_out() -> None:
     error = workdir.too_large(RuntimeError("Package size (900.00MiB) exceeds the maximum size of 500.00MiB. …"), Path("/job"))
     assert error is not None and "workdir: shared" in error.remedy and "500 MiB" in error.expected
+    assert "900.00MiB" in error.found
     assert workdir.too_large(RuntimeError("something else"), Path("/job")) is None
+
+
+def test_what_is_far_too_large_is_not_even_packed(tmp_path: Path) -> None:
+    with open(tmp_path / "data.bin", "wb") as file:
+        file.truncate(3 << 20)
+    workdir.check_size(tmp_path, most_bytes=4 << 20)
+    with pytest.raises(InputError, match="cannot be shipped"):
+        workdir.check_size(tmp_path, most_bytes=2 << 20)
+    (tmp_path / ".rayignore").write_text("data.bin\n")
+    workdir.check_size(tmp_path, most_bytes=2 << 20)
 
 
 def test_a_place_keeps_its_name() -> None:

@@ -57,6 +57,8 @@ def _knock(address: str) -> None:
 
 def _unreachable(address: str, error: Exception) -> InputError:
     said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if "ray[client]" in said:
+        return InputError(said, where="executor.ray.address", expected="Ray's client on this machine", remedy="pip install 'ray[client]'")
     if "auth" in type(error).__name__.lower() or "token" in said.lower():
         return InputError(
             f"the cluster does not let us in: {said}", where="executor.ray.address", expected="this cluster's token",

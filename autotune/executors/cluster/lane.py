@@ -71,6 +71,7 @@ class Slot(Executor):
             raise
         except RayError as error:
             self.gone = True
+            ray.kill(self._actor)  # should it only be out of reach, it must not hold its node for ever
             raise self._lost(_first_line(error)) from error
         finally:
             self._busy = False

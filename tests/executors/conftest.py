@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-PROMPT = {  # a node that is gone is missed after a second, not after half a minute
-    "health_check_initial_delay_ms": 500, "health_check_period_ms": 300, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 3,
+PROMPT = {  # a node that is gone is missed after seconds, not after half a minute; one that is merely slow is not
+    "health_check_initial_delay_ms": 1000, "health_check_period_ms": 500, "health_check_timeout_ms": 5000, "health_check_failure_threshold": 4,
 }  # fmt: skip
 SMALL = {"object_store_memory": 80 << 20, "include_dashboard": False}
 

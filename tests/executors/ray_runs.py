@@ -6,11 +6,12 @@ import os
 import re
 import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from autotune.executors.cluster import guard
 from autotune.executors.cluster.executor import RayExecutor
@@ -21,6 +22,7 @@ from autotune.stages.bench import Bench
 from autotune.tracking import open_tracker
 from autotune_trials import warden
 
+T = TypeVar("T")
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parents[1]
 PYTHONPATH = os.pathsep.join(map(str, (REPO, REPO / "trials", REPO / "search_spaces", REPO / "tests" / "sessions")))
@@ -76,27 +78,18 @@ def bench_on(path: Path) -> Iterator[Bench]:
     assert left_behind(processes_of(executor)) == []
 
 
-@contextmanager
-def meanwhile(condition: Callable[[], object], act: Callable[[], None]) -> Iterator[None]:
-    """``act`` is done once, as soon as ``condition`` holds, while the block runs."""
-    over, done = threading.Event(), threading.Event()
+def meanwhile(work: Callable[[], T], condition: Callable[[], object], act: Callable[[], None]) -> T:
+    """What ``work`` returns, while which ``act`` is done once, as soon as ``condition`` holds.
 
-    def wait() -> None:
-        while not over.is_set():
-            if condition():
-                act()
-                done.set()
-                return
+    The work is done in another thread: Ray starts nodes in the main one only.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(work)
+        while not condition():
+            assert not future.done(), f"what was to happen meanwhile never did: {future.exception()}"
             time.sleep(0.02)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-    assert done.is_set(), "what was to happen meanwhile never did"
+        act()
+        return future.result()
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:

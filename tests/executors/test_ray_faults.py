@@ -56,8 +56,7 @@ def test_an_actor_is_killed_in_mid_trial(nodes, tmp_path: Path) -> None:
     with bench_on(job(tmp_path, nodes, "--block-s 0.1 --leave-behind")) as bench:
         observation = observe(bench)
         (slot,) = bench.executor.lanes()
-        with meanwhile(lambda: in_flight(bench), lambda: os.kill(slot.facts.pid, signal.SIGKILL)):
-            trials = search(bench, observation)
+        trials = meanwhile(lambda: search(bench, observation), lambda: in_flight(bench), lambda: os.kill(slot.facts.pid, signal.SIGKILL))
         all_there(trials)
         assert any("is lost" in text for text in bench.progress.notes)
         assert slot.gone and bench.executor.lanes()[0].facts.pid != slot.facts.pid
@@ -71,8 +70,7 @@ def test_ray_ends_an_actor_in_mid_trial(nodes, tmp_path: Path) -> None:
     with bench_on(job(tmp_path, nodes, "--block-s 0.1 --leave-behind")) as bench:
         observation = observe(bench)
         (slot,) = bench.executor.lanes()
-        with meanwhile(lambda: in_flight(bench), lambda: ray.kill(slot._actor)):
-            trials = search(bench, observation)
+        trials = meanwhile(lambda: search(bench, observation), lambda: in_flight(bench), lambda: ray.kill(slot._actor))
         all_there(trials)
         assert slot.gone
 
@@ -81,8 +79,7 @@ def test_a_node_is_gone_in_mid_trial(nodes, tmp_path: Path) -> None:
     nodes.only(2)
     with bench_on(job(tmp_path, nodes, "--block-s 0.1 --leave-behind")) as bench:
         observation = observe(bench)
-        with meanwhile(lambda: in_flight(bench, 2), nodes.remove):
-            trials = search(bench, observation)
+        trials = meanwhile(lambda: search(bench, observation), lambda: in_flight(bench, 2), nodes.remove)
         all_there(trials)
         assert any("is lost" in text for text in bench.progress.notes)
 
@@ -91,8 +88,7 @@ def test_a_node_that_comes_later_is_used(nodes, tmp_path: Path) -> None:
     nodes.only(1)
     with bench_on(job(tmp_path, nodes, "--block-s 0.3")) as bench:
         observation = observe(bench)
-        with meanwhile(lambda: in_flight(bench), nodes.add):
-            trials = search(bench, observation)
+        trials = meanwhile(lambda: search(bench, observation), lambda: in_flight(bench), nodes.add)
         all_there(trials)
         assert len({t.node for t in trials}) == 2
 
@@ -105,8 +101,7 @@ def test_the_node_is_gone_in_mid_observation_and_the_next_one_comes(nodes, tmp_p
         nodes.add()
 
     with bench_on(job(tmp_path, nodes, "--block-s 0.5")) as bench:
-        with meanwhile(lambda: any(slot._busy for slot in bench.executor.lanes() or ()), replaced):
-            observation = observe(bench)
+        observation = meanwhile(lambda: observe(bench), lambda: any(slot._busy for slot in bench.executor.lanes() or ()), replaced)
         assert observation.domains and any("is lost" in text for text in bench.progress.notes)
 
 
@@ -152,8 +147,7 @@ def test_shares_of_a_node_and_a_resource_that_marks_nodes(nodes, tmp_path: Path)
     nodes.only(1)
     nodes.add(num_cpus=2, resources={"tuning": 2})
     with bench_on(job(tmp_path, nodes, more=", resource: tuning")) as bench:
-        while len(bench.executor.lanes()) < 2:
-            pass
+        wait_until(lambda: len(bench.executor.lanes()) == 2)
         slots = bench.executor.lanes()
         assert [slot.place.of for slot in slots] == [2, 2]
         assert not set(slots[0].facts.cores) & set(slots[1].facts.cores)

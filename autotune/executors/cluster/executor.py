@@ -30,7 +30,7 @@ from autotune_spaces.facts import Machine
 from autotune_trials.protocol import Record
 
 LOOK_S = 2.0  # between two looks at the nodes
-GATHER_S = 10.0  # after the first slot is there: for others, before the kind of machine is settled that is used
+GATHER_S = 10.0  # at the start: for nodes to come, and for others than the first, before it is settled which kind of machine is used
 PATIENCE_S = 300.0  # without any slot, before the run is given up
 MOST_STARTS = 3  # of a slot's process in a row that end without a finished session
 MOST_LOST = 3  # slots in a row that one fixed run loses
@@ -153,7 +153,7 @@ class RayExecutor(Executor):
             InputError: none comes.
         """
         while not (here := self.lanes()):
-            if not (self._used or self._starting or self._waiting):
+            if not (self._used or self._starting or self._waiting) and (self._out or time.monotonic() - self._seen_s > GATHER_S):
                 raise self._no_slot()
             time.sleep(0.2)
             with self._turn:

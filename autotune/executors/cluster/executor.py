@@ -178,7 +178,8 @@ class RayExecutor(Executor):
                 self._starts[place] = 0 if slot.finished else self._starts[place]
                 slot.gone = True
                 del self._slots[place]
-        most = self._options.get("slots") or len(there)
+        wanted = self._options.get("slots")
+        most = wanted if isinstance(wanted, int) else len(there)
         for place in there:
             busy = len(self._slots) + len(self._starting) + len(self._waiting)
             known = place in self._slots or place in self._starting or place in self._out or any(place == p for p, _, _ in self._waiting)

@@ -56,8 +56,14 @@ def clean_up(scratch: Path) -> None:
     warden.sweep_stale()
     for session in leftovers(str(scratch)):
         put_back(session, late=True)
-    shutil.rmtree(scratch, ignore_errors=True)
+    remove(scratch)
     warden.sweep_stale(socket_folders())
+
+
+def remove(scratch: Path) -> None:
+    """Delete a slot's directory, unless originals of files lie in it that could not be put back: the next slot here tries again."""
+    if not leftovers(str(scratch)):
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def clean_up_after_others() -> None:

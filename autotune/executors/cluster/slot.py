@@ -121,7 +121,7 @@ class Slot:
     def close(self) -> None:
         """End everything and remove all files; the guard has nothing left to do."""
         self._local.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        guard.remove(self._scratch)
 
     # ------------------------------------------------------------------------------------------- directories
 

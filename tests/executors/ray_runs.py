@@ -7,11 +7,11 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from autotune.executors.cluster import guard
 from autotune.executors.cluster.executor import RayExecutor
@@ -108,7 +108,12 @@ def guarded() -> set[int]:
 
 def processes_of(executor: RayExecutor) -> set[int]:
     """The slots' processes there were."""
-    return {slot["pid"] for slot in executor.about()["executor"]["slots"]}
+    return pids_in(executor.about())
+
+
+def pids_in(environment: Mapping[str, Any]) -> set[int]:
+    """The same, of what result.json has of it."""
+    return {pid for slot in environment["executor"]["slots"].values() for pid in slot["pids"]}
 
 
 def left_behind(pids: set[int]) -> list[str]:

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ray_runs import bench_on, guarded, left_behind, make_job, meanwhile, wait_until
+from ray_runs import bench_on, guarded, left_behind, make_job, meanwhile, pids_in, wait_until
 
 from autotune.job.configs import key_of
 from autotune.results import Trial
@@ -131,8 +131,7 @@ def test_the_tuner_is_ended_and_the_same_command_carries_on(number: int, nodes, 
     assert after[: len(before)] == before and len({key_of(t["config"]) for t in after}) == len(after) == TRIALS
     result = json.loads((journal.parent / "result.json").read_text())
     assert result["verdict"] == "tuned" and len(result["trials"]) == TRIALS
-    pids = {slot["pid"] for slot in result["environment"]["executor"]["slots"]}
-    assert left_behind(slots | pids) == []
+    assert left_behind(slots | pids_in(result["environment"])) == []
 
 
 def test_through_a_client_of_the_cluster(nodes, tmp_path: Path) -> None:

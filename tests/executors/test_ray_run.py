@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ray_runs import left_behind, make_job
+from ray_runs import left_behind, make_job, pids_in
 
 pytestmark = pytest.mark.ray
 PROGRAMS = Path(__file__).parents[1] / "programs"
@@ -35,13 +35,13 @@ def test_a_run_on_a_cluster_of_its_own(tmp_path: Path) -> None:
     run = job.parent / "autotune-runs" / "played"
     result = json.loads((run / "result.json").read_text())
     assert result["verdict"] == "tuned" and result["knobs"]["num_workers"] == 2
-    (slot,) = result["environment"]["executor"]["slots"]
-    assert {t["node"] for t in result["trials"]} == {slot["node"]} and len(result["trials"]) == 3
+    ((node, _),) = result["environment"]["executor"]["slots"].items()
+    assert {t["node"] for t in result["trials"]} == {node} and len(result["trials"]) == 3
     records = [json.loads(path.read_text()) for path in (run / "records").glob("confirm*.json")]
-    assert records and {r["notes"]["node"] for r in records} == {slot["node"]}
+    assert records and {r["notes"]["node"] for r in records} == {node}
     sessions = sorted((run / "sessions").iterdir())
-    assert all(s.name.endswith(f"@{slot['node']}") and (s / "session.json").exists() for s in sessions)
-    assert left_behind({slot["pid"]}) == []
+    assert all(s.name.endswith(f"@{node}") and (s / "session.json").exists() for s in sessions)
+    assert left_behind(pids_in(result["environment"])) == []
 
 
 @pytest.mark.slow
@@ -53,11 +53,11 @@ def test_a_job_that_trains(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     run = folder / "autotune-runs" / "trains"
     result = json.loads((run / "result.json").read_text())
-    (slot,) = result["environment"]["executor"]["slots"]
-    assert result["verdict"] in ("tuned", "keep-baseline") and {t["node"] for t in result["trials"]} == {slot["node"]}
+    ((node, slot),) = result["environment"]["executor"]["slots"].items()
+    assert result["verdict"] in ("tuned", "keep-baseline") and {t["node"] for t in result["trials"]} == {node}
     assert result["observation"]["machine"]["cores"] == slot["cores"]
     sides = result["explanation"]["sides"]
     assert sides["baseline"]["operators"] and (run / sides["baseline"]["trace"]).stat().st_size > 1000, "the trace came back from the slot"
     text = (run / "result.json").read_text()
     assert "autotune-slot-" not in text, "directories are called as they are called here"
-    assert left_behind({slot["pid"]}) == []
+    assert left_behind(pids_in(result["environment"])) == []

@@ -102,7 +102,10 @@ class RayExecutor(Executor):
         return next((slot for slot in self._here() if slot.node == node), None)
 
     def about(self) -> Mapping[str, Any]:
-        slots = [{"node": name, "pid": facts.pid, "cores": facts.machine.cores, "device": facts.machine.device_name} for name, facts in self._used]
+        slots: dict[str, dict[str, Any]] = {}
+        for name, facts in self._used:
+            slot = slots.setdefault(name, {"cores": facts.machine.cores, "device": facts.machine.device_name, "pids": []})
+            slot["pids"].append(facts.pid)
         left_out = {place.name: why for place, why in self._out.items()}
         return {"executor": {"kind": "ray", "address": self._options["address"], "slots": slots, "left_out": left_out}}
 

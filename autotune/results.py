@@ -76,6 +76,7 @@ class Trial:
     anatomy: Anatomy | None = None
     wall_s: float = 0.0
     settle_s: float = 0.0  # what its first block needed to settle: compiling, starting workers
+    node: str = ""  # where it was measured, on a cluster; "": on this machine
 
     @property
     def speedup(self) -> float | None:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 
 from autotune.errors import BaselineError
-from autotune.executors.base import FixedRun, SessionFailed
+from autotune.executors.base import Executor, FixedRun, SessionFailed
 from autotune.stages.bench import Bench
 from autotune.verdict.timing import disturbed, warm_up_end
 from autotune_spaces.base import Config
@@ -36,17 +36,17 @@ class FreshRuns:
         self.bench, self.steps = bench, steps
         self.min_seconds = MIN_SECONDS
 
-    def run(self, config: Config, seed: int, label: str, calm: Sequence[Window]) -> Record:
-        """A record of ``config``. ``calm``: windows of the same configuration measured before.
+    def run(self, executor: Executor, config: Config, seed: int, label: str, calm: Sequence[Window]) -> Record:
+        """A record of ``config``. ``calm``: windows of the same configuration measured before, on the same machine.
 
         Raises:
             SessionFailed: the job failed twice.
             BaselineError: too few iterations to time anything.
         """
-        record = self._undisturbed(config, seed, label, calm)
-        if not self.bench.executor.goes_on and (missing_s := self._missing_s(record)):
+        record = self._undisturbed(executor, config, seed, label, calm)
+        if not executor.goes_on and (missing_s := self._missing_s(record)):
             self.min_seconds = max(self.min_seconds, math.fsum(record.window.times_s) + missing_s)
-            record = self._undisturbed(config, seed, label, calm)
+            record = self._undisturbed(executor, config, seed, label, calm)
         counted = counted_times(record.window)
         if len(counted) < FEWEST_ITERATIONS:
             raise BaselineError(
@@ -56,44 +56,45 @@ class FreshRuns:
             )
         return record
 
-    def untimed(self, config: Config, seed: int, label: str) -> Record:
+    def untimed(self, executor: Executor, config: Config, seed: int, label: str) -> Record:
         """A run for its losses: as many steps, whatever else the machine does.
 
         Raises:
             SessionFailed: the job failed twice.
         """
-        return self._twice(FixedRun(config, seed, steps=self.steps, max_seconds=self._longest_s(), label=label))
+        return self._twice(executor, FixedRun(config, seed, steps=self.steps, max_seconds=self._longest_s(), label=label))
 
-    def first_steps(self, config: Config, seed: int, label: str, loss_scale: float | None = None) -> Record:
+    def first_steps(self, executor: Executor, config: Config, seed: int, label: str, loss_scale: float | None = None) -> Record:
         """A run of a few steps, for the gradient of the first one. Not timed.
 
         Raises:
             SessionFailed: the job failed twice.
         """
-        return self._twice(FixedRun(config, seed, steps=4, label=label, loss_scale=loss_scale))
+        return self._twice(executor, FixedRun(config, seed, steps=4, label=label, loss_scale=loss_scale))
 
-    def _undisturbed(self, config: Config, seed: int, label: str, calm: Sequence[Window]) -> Record:
+    def _undisturbed(self, executor: Executor, config: Config, seed: int, label: str, calm: Sequence[Window]) -> Record:
         request = FixedRun(
-            config, seed, steps=self.steps, min_seconds=self.min_seconds, max_seconds=self._longest_s(), label=label, more=self._further
+            config, seed, steps=self.steps, min_seconds=self.min_seconds, max_seconds=self._longest_s(), label=label,
+            more=self._further if executor.goes_on else None,
         )
-        record = self._twice(request)
+        record = self._twice(executor, request)
         for _ in range(REMEASURED):
             why = disturbed(record.window, calm)
             if why is None:
                 break
             self.bench.note_disturbed(label, why)
-            record = self._twice(request)
+            record = self._twice(executor, request)
         return record
 
-    def _twice(self, request: FixedRun) -> Record:
+    def _twice(self, executor: Executor, request: FixedRun) -> Record:
         try:
-            return self.bench.executor.run_fixed(request)
+            return executor.run_fixed(request)
         except SessionFailed as failure:
             self.bench.stop.check()
-            if failure.kind in ("unhooked", "agent"):
+            if failure.kind in ("unhooked", "agent", "lost"):
                 raise
             self.bench.progress.note(f"{request.label} failed ({failure.kind}: {failure.detail}); once more")
-            return self.bench.executor.run_fixed(request)
+            return executor.run_fixed(request)
 
     def _further(self, record: Record) -> int:
         """How many iterations a window should have in all that is too short; 0: it is long enough."""

@@ -55,7 +55,7 @@ from autotune_trials.put_back import Outcome, put_back
 from autotune_trials.surroundings import environment, filled, filled_command, places, socket_directory
 from autotune_trials.watched import WatchedCommand
 
-FAILURES = ("oom", "crash", "hang", "ended", "unhooked", "agent")
+FAILURES = ("oom", "crash", "hang", "ended", "unhooked", "agent", "lost")
 LAST_WORDS_S = 5.0  # after a training process died: how long its launcher may take to say why
 OTHERS_S = 0.3  # after a rank's error: for those of others that came before it
 STRAY_S = 15.0  # after a rank gave up a block: until the others must have done the same
@@ -67,7 +67,8 @@ class SessionFailed(Exception):
     """A session did not do what was asked of it.
 
     ``kind``: oom (device or host memory), crash (non-zero exit or signal), hang (no progress), ended (the job finished by
-    itself before the work was done), unhooked (no optimizer step was ever seen), agent (our own code failed in the job).
+    itself before the work was done), unhooked (no optimizer step was ever seen), agent (our own code failed in the job), lost (the machine it ran on is
+    gone, which no session finds itself, but who started it there).
     ``where``: file and line in the user's code, if known. ``partial``: reports of blocks that were finished before.
     ``directory``: the session's, with the whole logs.
     """

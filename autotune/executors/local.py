@@ -68,14 +68,18 @@ class LocalLiveSession(LiveSession):
 class LocalExecutor(Executor):
     """Runs sessions of ``spec``'s command under ``run_dir``.
 
+    Args:
+        own: what else the tuner writes, which is none of the job's doing.
+
     Raises (its methods):
         SessionFailed: with the session's directory and the end of its log.
         InputError: a file that an earlier trial changed could not be put back; another run has trials in this working directory.
         OSError: the run directory cannot be written.
     """
 
-    def __init__(self, spec: JobSpec, run_dir: Path) -> None:
+    def __init__(self, spec: JobSpec, run_dir: Path, own: Sequence[Path] = ()) -> None:
         self.spec, self.run_dir = spec, Path(run_dir).absolute()
+        self._own = (*own_places(self.run_dir, spec.tracking.uri), *own)
         self._open: list[Session] = []
         self._preparation = Preparation()
         warden.sweep_stale(socket_folders())  # what an earlier run left behind when it was killed together with its wardens
@@ -185,7 +189,7 @@ class LocalExecutor(Executor):
             argv, self.spec.workdir, self.spec.env, paths, config,
             overrides=overrides, fill={"seed": str(FIRST_SEED + seed)}, cache_dir=self.run_dir / "compile-cache",
             startup_timeout_s=self.spec.startup_timeout_s, hang_timeout_s=self.spec.hang_timeout_s,
-            keep=self.spec.side_effects.keep if self.spec.side_effects.put_back else None, own=own_places(self.run_dir, self.spec.tracking.uri),
+            keep=self.spec.side_effects.keep if self.spec.side_effects.put_back else None, own=self._own,
         )  # fmt: skip
         self._open = [s for s in self._open if not s.closed] + [session]
         return session

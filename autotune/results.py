@@ -195,6 +195,7 @@ class Profile:
     wall_s: float
     environment: Mapping[str, Any]
     no_effect: Mapping[str, str] = field(default_factory=dict)  # knob -> why it did nothing
+    written: Written = field(default_factory=Written)
     schema_version: int = RESULT_SCHEMA_VERSION
 
 

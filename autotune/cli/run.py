@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from autotune.explain.nsight import Tool
     from autotune.job.spec import JobSpec
     from autotune.journal import Journal
-    from autotune.report.terminal import Progress
     from autotune.results import Result
 
 
@@ -98,7 +97,7 @@ def tune_job(
         )
         records.begin(tracker, spec, run_dir)
         stop = Stop()
-        with closing(open_executor(spec, run_dir, journal, progress)) as executor, stop.listening(progress):
+        with closing(open_executor(spec, run_dir, journal, progress.note, progress.warning)) as executor, stop.listening(progress):
             try:
                 result = tune(Bench(spec, executor, journal, progress, tracker, run_dir, seed, stop, tools))
             except (BaselineError, HookError):
@@ -117,7 +116,7 @@ def tune_job(
         return result
 
 
-def open_executor(spec: JobSpec, run_dir: Path, journal: Journal, progress: Progress) -> Executor:
+def open_executor(spec: JobSpec, run_dir: Path, journal: Journal, say: Callable[[str], None], warn: Callable[[str], None]) -> Executor:
     """Where the sessions of this run are: on machines of the kind that its first ones were on.
 
     Raises:
@@ -129,7 +128,7 @@ def open_executor(spec: JobSpec, run_dir: Path, journal: Journal, progress: Prog
 
     observed = journal.find("observation")
     like = decode(Observation, observed).machine if observed is not None else None
-    return executor_for(spec, run_dir, like=like, say=progress.note, warn=progress.warning)
+    return executor_for(spec, run_dir, like=like, say=say, warn=warn)
 
 
 def publish_outcome(result: Result, spec: JobSpec, run_dir: Path) -> None:

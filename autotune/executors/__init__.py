@@ -30,7 +30,7 @@ def executor_for(spec: JobSpec, run_dir: Path, *, like: Machine | None = None, s
     if spec.executor.kind == "local":
         from autotune.executors.local import LocalExecutor
 
-        return LocalExecutor(spec, run_dir)
+        return LocalExecutor(spec, run_dir, say)
     if spec.executor.kind == "ray":
         from autotune.executors.cluster.executor import RayExecutor
 

@@ -7,8 +7,8 @@ table, so that the search can be tested without a job; ``ray`` has a machine for
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -50,6 +50,8 @@ class FixedRun:
     nvtx_modules: int = 0  # profile: ranges for modules down to this depth
     stacks: bool = False  # profile: a few iterations with Python frames, and nothing else
     capture: Capture | None = None  # profile: by this tool instead of torch.profiler; the report is Record.notes["report"]
+    # Asked once when the window is full, while the job still runs: iterations it should have in all; 0: it is long enough.
+    more: Callable[[Record], int] | None = field(default=None, compare=False)
 
 
 class LiveSession(ABC):
@@ -91,6 +93,7 @@ class Executor(ABC):
     """Starts sessions. One at a time: sessions side by side on one machine spoil each other's timing."""
 
     loader_key: str = ""  # set after observe: which DataLoader is the training one
+    goes_on: bool = False  # whether FixedRun.more is asked; else a window that is too short must be made anew
     last_hello: Hello | None = None  # of the session opened last
     node: str = ""  # the machine its sessions run on; "": this one, or (where there are lanes) not always the same one
     fails_over = False  # where the machine of a session is lost, the next session runs on another one

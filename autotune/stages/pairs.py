@@ -168,7 +168,10 @@ class Pairs:
         label = f"{self.label}-{side}-{seed}{'-again' if again else ''}"
         calm = [r.window for r in tuple(getattr(self, side).values()) if node_of(r) == node]
         try:
-            record = self._fresh.run(bench.executor, config, seed, label, calm)
+            if again:
+                record = self._fresh.untimed(bench.executor, config, seed, label)
+            else:
+                record = self._fresh.run(bench.executor, config, seed, label, calm)
         except SessionFailed as failure:
             if config or (failure.kind == "lost" and node):
                 raise

@@ -1,6 +1,6 @@
 """Every mistake in a job file gets one clear message with its line, exit code 2, and starts nothing.
 
-Each case is run through the real command line. ``$`` in a case's message stands for the job file's name and line.
+Each case is run through the command line's own ``main``; some of them, and all that hang on the environment, in a process.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from autotune.cli import main
 
 AUTOTUNE = str(Path(sys.executable).parent / "autotune")
 GOOD = "command: python train.py\n"
@@ -117,11 +119,14 @@ def check_refused(done: subprocess.CompletedProcess[str], words: tuple[str, ...]
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_mistake_is_answered_with_its_line_and_what_to_do(case: str, folder: Path) -> None:
+def test_a_mistake_is_answered_with_its_line_and_what_to_do(
+    case: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     text, line, words = BAD[case]
     (folder / "job.yaml").write_text(text)
-    done = autotune("check", "job.yaml", cwd=folder)
-    check_refused(done, (f"job.yaml:{line}: ", *words))
+    monkeypatch.chdir(folder)
+    code, said = main(["check", "job.yaml"]), capfd.readouterr()
+    check_refused(subprocess.CompletedProcess([], code, said.out, said.err), (f"job.yaml:{line}: ", *words))
     assert sorted(p.name for p in folder.iterdir()) == ["job.yaml", "train.py"]
 
 

@@ -40,6 +40,7 @@ from autotune_trials.paths import SessionPaths, publish
 from autotune_trials.protocol import (
     Block,
     BlockReport,
+    Extent,
     Fault,
     Hello,
     JobError,
@@ -244,12 +245,23 @@ class Session:
             return BlockReport(block.id, min(self._ranks), None, error=f"agent: no report from rank {missing[0]}")
         return merge_reports(reports, self.hello.job.device)
 
-    def wait_record(self) -> Record:
+    def wait_record(self, more: Callable[[Record], int] | None = None) -> Record:
         """Wait for what all ranks recorded; rank 0's losses and times, everybody's samples.
+
+        ``more`` is asked once, while the job waits: how many iterations the window should have in all; 0: it is long enough.
 
         Raises:
             SessionFailed
         """
+        record = self._record_of_all()
+        steps = more(record) if more is not None and not record.ended_early else 0
+        if steps <= len(record.window.times_s):
+            return record
+        for rank in self._ranks.values():
+            self._send(rank, Extent(steps))
+        return self._record_of_all()
+
+    def _record_of_all(self) -> Record:
         records: dict[int, Record] = {}
         paces: dict[int, Pace] = {}
         while not self._ranks or len(records) < len(self._ranks):

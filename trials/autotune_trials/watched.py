@@ -51,7 +51,7 @@ class WatchedCommand:
             "argv": self._argv, "cwd": str(self._workdir), "env": self._env, "mark": self.mark,
             "stdout": str(self._paths.stdout), "stderr": str(self._paths.stderr), "crumbs": str(self._paths.crumbs),
             "remove": socket_dir, "tuner_pid": os.getpid(), "grace_s": self._grace_s,
-            "put_back": [put_back.__file__, str(self._paths.root)] if self._paths.written.exists() else [],
+            "put_back": ["-c", put_back.BY_ITSELF, put_back.ROOT, str(self._paths.root)] if self._paths.written.exists() else [],
         }  # fmt: skip
         with theirs, open(self._paths.warden_log, "wb") as log:
             self.warden = subprocess.Popen(

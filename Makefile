@@ -29,14 +29,14 @@ demo: $(STAMP) ## Tune a real training job: a small CNN on scikit-learn's digits
 	autotune run examples/digits/job.yaml
 
 # What measures nothing runs two at a time, one thread each; the rest needs the machine to itself.
-SIDE_BY_SIDE := $(addprefix tests/,agent export job report sessions spaces tracking)
+SIDE_BY_SIDE := $(addprefix tests/,agent export job report service sessions spaces tracking)
 
 test: $(STAMP) ## Run the tests (half an hour on two cores; GPU tests skip themselves where there is no GPU)
 	OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile $(SIDE_BY_SIDE)
 	$(PYTEST) $(addprefix --ignore=,$(SIDE_BY_SIDE))
 
 check: $(STAMP) ## Lint, types, and the direction of imports
-	$(RUN) -m ruff check autotune trials search_spaces tests examples benchmarks
+	$(RUN) -m ruff check autotune trials search_spaces tests examples benchmarks docker
 	$(RUN) -m mypy
 	$(PYTEST) -q tests/house/test_imports.py
 

@@ -35,7 +35,6 @@ done
 stop ray-head TERM
 stop mlflow TERM
 stop postgres INT # ends open sessions and writes everything out; TERM would wait for them
-sweep
 if [[ -n $purge ]]; then
     ray=$(ray_directory)
     rm -rf "$state" "$ray"

@@ -30,7 +30,8 @@ start() { # name, command …: unless it runs
     local name=$1
     shift
     pid_of "$name" >/dev/null && return
-    AUTOTUNE_SERVICE=$state setsid "$@" >>"$state/logs/$name.log" 2>&1 </dev/null 9>&- &
+    sweep "$name" # children that outlived a service which was killed hold its port
+    AUTOTUNE_SERVICE=$state/$name setsid "$@" >>"$state/logs/$name.log" 2>&1 </dev/null 9>&- &
     identity $! >"$state/pids/$name.new"
     mv "$state/pids/$name.new" "$state/pids/$name"
 }
@@ -66,6 +67,7 @@ stop() { # name, signal: it and all it has started; after 20 s without asking
         while pid_of "$name" >/dev/null && ((SECONDS < deadline)); do sleep 0.2; done
         end "${family[@]}"
     fi
+    sweep "$name"
     rm -f "$state/pids/$name"
 }
 
@@ -76,17 +78,23 @@ end() { # identities …: kill what is left of them
     done
 }
 
-sweep() { # what a service has started and let go: it carries the service's mark
+sweep() { # name: kill what that service has started and let go; it carries the service's mark
     local environ
     for environ in /proc/[0-9]*/environ; do
-        if tr '\0' '\n' <"$environ" 2>/dev/null | grep -qxF "AUTOTUNE_SERVICE=$state"; then
+        if tr '\0' '\n' 2>/dev/null <"$environ" | grep -qxF "AUTOTUNE_SERVICE=$state/$1"; then
             kill -KILL "$(basename "$(dirname "$environ")")" 2>/dev/null || true
         fi
     done
 }
 
 default_state() {
-    if ((EUID == 0)); then echo /var/lib/autotune-service; else echo "${XDG_STATE_HOME:-$HOME/.local/state}/autotune-service"; fi
+    if [[ -n ${AUTOTUNE_STATE:-} ]]; then
+        echo "$AUTOTUNE_STATE"
+    elif ((EUID == 0)); then
+        echo /var/lib/autotune-service
+    else
+        echo "${XDG_STATE_HOME:-$HOME/.local/state}/autotune-service"
+    fi
 }
 
 # Ray's sockets lie in it, and a socket's whole path may have 107 characters.

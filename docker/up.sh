@@ -3,12 +3,14 @@
 #
 #     PostgreSQL ◀── MLflow ◀── Ray head ◀── Ray worker 1 … N          each waited for until it answers
 #
-#     docker/up.sh [--state DIRECTORY] [--workers N] [--cpus N] [--upgrade]
+#     docker/up.sh [--state DIRECTORY] [--workers N] [--cpus N] [--upgrade] [--only database]
 #
-#     --state      where data, secrets, logs and pids lie [/var/lib/autotune-service; not root: ~/.local/state/autotune-service]
+#     --state      where data, secrets, logs and pids lie [AUTOTUNE_STATE, else /var/lib/autotune-service; not root:
+#                  ~/.local/state/autotune-service]
 #     --workers    Ray workers [1]; fewer than run already: the last ones are ended
 #     --cpus       cores each worker offers [all]
 #     --upgrade    bring MLflow's database up to the MLflow that is installed; back it up first
+#     --only       nothing but PostgreSQL, to restore a backup into
 #
 # All of it listens on 127.0.0.1. Ports are the usual ones where they are free, others where not, or what MLFLOW_PORT,
 # RAY_DASHBOARD_PORT, RAY_PORT and AUTOTUNE_DB_PORT say; once chosen they are kept. Called again it starts what does not run.
@@ -18,10 +20,10 @@ umask 077
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/processes.sh"
 
-state=$(default_state) workers=1 cpus="" upgrade=""
+state=$(default_state) workers=1 cpus="" upgrade="" only=""
 while (($#)); do
     case $1 in
-    --state | --workers | --cpus)
+    --state | --workers | --cpus | --only)
         (($# > 1)) || fail "$1 needs a value" "docker/up.sh --workers 2"
         declare "${1#--}=$2"
         shift 2
@@ -35,6 +37,7 @@ while (($#)); do
 done
 [[ $workers =~ ^[0-9]{1,3}$ ]] || fail "--workers is '$workers', which is no number" "docker/up.sh --workers 2"
 [[ $cpus =~ ^[0-9]*$ ]] || fail "--cpus is '$cpus', which is no number" "docker/up.sh --cpus 4"
+[[ -z $only || $only == database ]] || fail "--only is '$only'" "docker/up.sh --only database"
 
 for program in python ray mlflow; do
     command -v "$program" >/dev/null || fail "$program is not on PATH" "activate the environment autotune is installed in"
@@ -72,7 +75,6 @@ port AUTOTUNE_DB_PORT 5432
 port MLFLOW_PORT 5000
 port RAY_PORT 6379
 port RAY_DASHBOARD_PORT 8265
-port RAY_CLIENT_PORT 10001
 port RAY_HEAD_AGENT_PORT 52365
 
 database() { # an empty one if there is none; then the server
@@ -93,7 +95,7 @@ database() { # an empty one if there is none; then the server
     echo "127.0.0.1:$AUTOTUNE_DB_PORT:*:mlflow:$(<"$state/secrets/db_password")" >"$state/secrets/pgpass"
     cat >"$state/mlflow.env" <<ENV
 # For docker/services/mlflow (upgrade, gc) and PostgreSQL's own programs (pg_dump). It says where the secrets lie, not what they are.
-export AUTOTUNE_DB_HOST=127.0.0.1 AUTOTUNE_DB_PORT=$AUTOTUNE_DB_PORT AUTOTUNE_DB_PASSWORD_FILE="$state/secrets/db_password"
+export AUTOTUNE_DB_HOST=127.0.0.1 AUTOTUNE_DB_PORT=$AUTOTUNE_DB_PORT
 export AUTOTUNE_ARTIFACTS="$state/artifacts" MLFLOW_HOST=127.0.0.1 MLFLOW_PORT=$MLFLOW_PORT
 export PGHOST=127.0.0.1 PGPORT=$AUTOTUNE_DB_PORT PGUSER=mlflow PGDATABASE=mlflow PGPASSFILE="$state/secrets/pgpass"
 ENV
@@ -147,6 +149,7 @@ ENV
 }
 
 database
+[[ -z $only ]] || exit 0
 tracking
 cluster
 cat <<SUMMARY

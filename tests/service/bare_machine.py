@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PORTS = ("AUTOTUNE_DB_PORT", "MLFLOW_PORT", "RAY_PORT", "RAY_DASHBOARD_PORT", "RAY_CLIENT_PORT", "RAY_HEAD_AGENT_PORT")
+PORTS = ("AUTOTUNE_DB_PORT", "MLFLOW_PORT", "RAY_PORT", "RAY_DASHBOARD_PORT", "RAY_HEAD_AGENT_PORT")
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def ray_cluster(workers: int) -> Iterator[RayCluster]:
     folder = Path(tempfile.mkdtemp(prefix="at-ray-"))
     token = folder / "token"
     token.write_text(secrets.token_hex(16))
-    ports = {name: str(free_port()) for name in ("RAY_PORT", "RAY_DASHBOARD_PORT", "RAY_CLIENT_PORT")}
+    ports = {name: str(free_port()) for name in ("RAY_PORT", "RAY_DASHBOARD_PORT")}
     env = {
         **os.environ, **ports, MARK: str(folder), "RAY_AUTH_TOKEN_PATH": str(token), "RAY_TEMP_DIR": str(folder / "ray"), "RAY_NODE_IP": "127.0.0.1",
         "RAY_DASHBOARD_HOST": "127.0.0.1", "RAY_HEAD": f"127.0.0.1:{ports['RAY_PORT']}", "AUTOTUNE_RUNS": str(folder / "runs"),

@@ -125,26 +125,6 @@ def test_a_study_of_a_submitted_run_is_in_mlflow(machine: BareMachine, tmp_path:
     assert result["verdict"] in ("tuned", "keep-baseline")
 
 
-def test_backup_upgrade_and_gc_as_the_operator_is_told(machine: BareMachine, tmp_path: Path) -> None:
-    """docs/operations.md, in its words."""
-    created = machine.ask("experiments/create", {"name": f"kept-{time.time_ns()}"})["experiment_id"]
-    shell = f'. "{machine.state}/mlflow.env" && PATH=$PATH:$(echo /usr/lib/postgresql/*/bin) && '
-    dump = machine.call("bash", "-c", shell + f"pg_dump --format=custom --file={tmp_path}/mlflow.dump")
-    assert dump.returncode == 0, dump.stderr
-    machine.ask("experiments/delete", {"experiment_id": created})
-    gc = machine.call("bash", "-c", shell + f'"{ROOT}/docker/services/mlflow" gc --experiment-ids {created}', timeout_s=180)
-    assert gc.returncode == 0, gc.stdout + gc.stderr
-    with pytest.raises(urllib.error.HTTPError):
-        machine.ask(f"experiments/get?experiment_id={created}")
-
-    os.kill(machine.pids()["mlflow"], signal.SIGTERM)
-    restore = machine.call("bash", "-c", shell + f"pg_restore --clean --if-exists --dbname=mlflow {tmp_path}/mlflow.dump")
-    assert restore.returncode == 0, restore.stderr
-    upgraded = machine.up("--workers", "1", "--upgrade")
-    assert upgraded.returncode == 0, upgraded.stderr
-    assert machine.ask(f"experiments/get?experiment_id={created}")["experiment"]["experiment_id"] == created
-
-
 def test_nothing_is_left_after_down_and_everything_is_there_after_up(machine: BareMachine) -> None:
     name = f"over-{time.time_ns()}"
     machine.ask("experiments/create", {"name": name})

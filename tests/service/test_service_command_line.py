@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -88,6 +91,35 @@ def test_a_token_that_is_refused_is_not_shown(job: Path, door: type[Door], monke
     assert "refuses the token of RAY_AUTH_TOKEN (HTTP 403)" in said
     assert TOKEN not in said
     assert door.asked == [("/api/version", f"Bearer {TOKEN}")]
+
+
+def test_a_proxy_with_tls_must_be_known(
+    door: type[Door], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    certificate, key = tmp_path / "proxy.pem", tmp_path / "proxy.key"
+    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
+    make += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
+    if not shutil.which("openssl"):
+        pytest.skip("openssl is not installed")
+    subprocess.run(make, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), door)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    address = f"https://localhost:{server.server_address[1]}"
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
+    try:
+        assert main(["jobs", "--address", address]) == 2
+        assert "certificate verify failed" in capsys.readouterr().err
+        assert door.asked == [], "the token went to a server nobody knows"
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+        assert main(["jobs", "--address", address]) == 2
+        assert "refuses the token" in capsys.readouterr().err
+        assert door.asked == [("/api/version", f"Bearer {TOKEN}")]
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.mark.parametrize("answers", [(404, "Not Found"), (200, "<html>a page</html>"), (200, '{"version": "3"}'), (500, "down")])

@@ -18,4 +18,4 @@ def stop(id: RunId, address: Address = None, token_file: TokenFile = None) -> No
         typer.echo(f"{id} has ended already: {before.status.lower()}")
         return
     after = runs.stop(id)
-    typer.echo(f"{id}: {after.status.lower()}")
+    typer.echo(f"{id}: " + (after.status.lower() if after.ended else "it waits for a node, and ends when its turn comes"))

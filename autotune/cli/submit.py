@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from autotune.job.spec import JobSpec
     from autotune.service.cluster import Cluster
     from autotune.service.package import Package
-    from autotune.service.submission import Reserve
+    from autotune.service.submission import Reserve, Submission
 
 
 def submit(
@@ -34,6 +34,7 @@ def submit(
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
     resume: Annotated[str | None, typer.Option(metavar="ID", help="Carry on with the run of an earlier submission.", show_default=False)] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Show its output until it ends; end with its exit code.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the run's ID and nothing else.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent; ask the cluster nothing.")] = False,
 ) -> None:
     """Tune a job on a Ray cluster: its folder is sent there, and `autotune run` with it.
@@ -59,14 +60,20 @@ def submit(
         typer.echo("\n".join([submission.entrypoint, *(package.files if package else ())]))
         return
     send(cluster, submission)
-    sent = "nothing sent, the cluster reads it where it lies" if package is None else f"{len(package.files)} files, {package.size_mib:.1f} MiB sent"
-    typer.echo(f"{submission.id}: {spec.name} submitted to {cluster.address} ({sent})")
+    if quiet:
+        typer.echo(submission.id)
+    else:
+        typer.echo(_said(submission, cluster))
     if follow:
         from autotune.cli.logs import follow_to_the_end
 
         follow_to_the_end(cluster, submission.id)
-    else:
-        typer.echo(f"  autotune logs {submission.id} --follow")
+
+
+def _said(submission: Submission, cluster: Cluster) -> str:
+    package = submission.package
+    sent = "nothing sent, the cluster reads it where it lies" if package is None else f"{len(package.files)} files, {package.size_mib:.1f} MiB sent"
+    return f"{submission.id}: {submission.job} submitted to {cluster.address} ({sent})\n  autotune logs {submission.id} --follow"
 
 
 def _package(spec: JobSpec, exclude: list[str], gitignore: bool) -> Package:

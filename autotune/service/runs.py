@@ -84,12 +84,15 @@ class Runs:
         return self.wait(id, timeout_s=STOP_WAIT_S)  # Ray ends the log a moment before it says how the run went
 
     def stop(self, id: str) -> Run:
-        """Ask it to end, and wait until it has: it ends its trial and puts back what that changed."""
+        """Ask it to end, and wait until it has: it ends its trial and puts back what that changed.
+
+        Ray cannot take a waiting run out of the line: that one is still pending when this returns, and ends when its turn comes.
+        """
         run = self.find(id)
         if run.ended:
             return run
         self._asked(id, lambda: self._client.stop_job(id))
-        return self.wait(id, timeout_s=2 * STOP_WAIT_S)
+        return self.find(id) if run.status == "PENDING" else self.wait(id, timeout_s=2 * STOP_WAIT_S)
 
     def wait(self, id: str, timeout_s: float) -> Run:
         """Raises:

@@ -43,6 +43,7 @@ class Reserve:
 @dataclass(frozen=True)
 class Submission:
     id: str
+    job: str
     entrypoint: str
     metadata: Mapping[str, str]
     package: Package | None  # None: the cluster finds the job's folder where it lies here
@@ -94,7 +95,7 @@ def prepare(
     run_dir = f"{RUNS}/{shlex.quote(resume or number)}"
     there = "" if package else f"cd {shlex.quote(str(spec.source.parent))} && "
     entrypoint = f"{there}exec env -u OMP_NUM_THREADS {shlex.join(words)} --run-dir {run_dir}"
-    return Submission(number, entrypoint, {NAME_KEY: spec.name, "autotune.user": _user()}, package, reserve)
+    return Submission(number, spec.name, entrypoint, {NAME_KEY: spec.name, "autotune.user": _user()}, package, reserve)
 
 
 def whole_node(cluster: Cluster) -> Reserve:

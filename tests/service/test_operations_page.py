@@ -29,7 +29,7 @@ def test_commands_and_files_that_the_page_names_are_there() -> None:
     for block in readme.blocks_of(PAGE.read_text(encoding="utf-8")):
         assert block.language == "bash"
         for line in readme.commands_of(block.text):
-            assert readme.check_autotune_line(line.replace("id=$(", "")) == "", line
+            assert readme.check_autotune_line(line.replace("id=$(", "").rstrip(")")) == "", line
             for word in line.split():
                 if word.startswith("docker/") and "secrets/" not in word:
                     assert (ROOT / word.rstrip(")")).exists() or word == "docker/secrets", line

@@ -42,7 +42,7 @@ done
 for program in python ray mlflow; do
     command -v "$program" >/dev/null || fail "$program is not on PATH" "activate the environment autotune is installed in"
 done
-python -c 'import psycopg2, aiohttp_cors' 2>/dev/null || fail "this environment lacks what the service needs" "pip install 'autotune-torch[service]'"
+python -c 'import psycopg2, ray.dashboard.optional_deps' 2>/dev/null || fail "this environment lacks what the service needs" "pip install 'autotune-torch[service]'"
 newest=$(printf '%s\n' /usr/lib/postgresql/*/bin | sort -V | tail -n 1) # where Debian keeps it, off PATH
 PATH=$PATH:$newest
 command -v initdb >/dev/null || fail "PostgreSQL's server is not installed" "apt install postgresql"

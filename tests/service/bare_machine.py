@@ -11,7 +11,7 @@ import tempfile
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ PORTS = ("AUTOTUNE_DB_PORT", "MLFLOW_PORT", "RAY_PORT", "RAY_DASHBOARD_PORT", "R
 @dataclass(frozen=True)
 class BareMachine:
     state: Path
+    before: set[tuple[str, int]] = field(default_factory=lambda: listeners())  # what listened here already
 
     def up(self, *options: str, timeout_s: float = 280) -> subprocess.CompletedProcess[str]:
         return self.call(str(ROOT / "docker" / "up.sh"), "--state", str(self.state), *options, timeout_s=timeout_s)
@@ -75,7 +76,7 @@ def require_postgres() -> None:
     if not (shutil.which("initdb") or list(Path("/usr/lib/postgresql").glob("*/bin/initdb"))):
         pytest.skip("PostgreSQL's server is not installed (apt install postgresql)")
     pytest.importorskip("psycopg2", reason="psycopg2 is not installed (pip install 'autotune-torch[service]')")
-    pytest.importorskip("aiohttp_cors", reason="Ray's dashboard is not installed (pip install 'autotune-torch[service]')")
+    pytest.importorskip("ray.dashboard.optional_deps", reason="Ray's dashboard is not installed (pip install 'autotune-torch[service]')")
 
 
 @contextmanager

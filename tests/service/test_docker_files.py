@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 TARGETS = ("mlflow", "cpu", "cuda")
 COMPOSE = yaml.safe_load((DOCKER / "compose.yaml").read_text())
-SCRIPTS = [path for path in [*DOCKER.glob("*.sh"), *(DOCKER / "services").iterdir()] if path.name != "healthy"]
+SCRIPTS = [path for path in [*DOCKER.glob("*.sh"), *(DOCKER / "services").iterdir()] if path.suffix != ".py" and path.name != "healthy"]
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ray_nodes import RayCluster, ray_cluster
 
-pytest.importorskip("aiohttp_cors", reason="Ray's dashboard is not installed (pip install 'autotune-torch[service]')")
+pytest.importorskip("ray.dashboard.optional_deps", reason="Ray's dashboard is not installed (pip install 'autotune-torch[service]')")
 pytestmark = pytest.mark.ray
 
 JOB = "name: {name}\ncommand: {command}\ntracking: {{uri: none}}\nenv: {{API_KEY: hunter2hunter2}}\n"

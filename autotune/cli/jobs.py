@@ -22,7 +22,7 @@ def jobs(
     from autotune.service.cluster import find_cluster
     from autotune.service.runs import Runs
 
-    runs = Runs(find_cluster(address, token_file)).list(others=everyones)
+    runs = Runs(find_cluster(address, token_file)).known(others=everyones)
     if json:
         from dataclasses import asdict
         from json import dumps

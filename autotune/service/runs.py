@@ -45,7 +45,7 @@ class Runs:
         self.cluster, self._client = cluster, cluster.client()
         logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.ERROR)  # says when a log ends
 
-    def list(self, *, others: bool = False) -> list[Run]:
+    def known(self, *, others: bool = False) -> list[Run]:
         """Newest first.
 
         Args:
@@ -59,7 +59,7 @@ class Runs:
         """Raises:
         InputError: the cluster knows no such run.
         """
-        known = self.list(others=True)
+        known = self.known(others=True)
         for run in known:
             if run.id == id:
                 return run

@@ -24,7 +24,7 @@ from autotune.results import Confirmation, Interval, KnobGain, LossVerdict, Obse
 from autotune.secrets import mask_command
 from autotune.stages.bench import Bench
 from autotune.stages.build_up import credit
-from autotune.stages.confirm import VARIANTS, confirm, finalists, simplify
+from autotune.stages.confirm import VARIANTS, confirm, finalists, out_of_time_text, simplify
 from autotune.stages.converge import converge
 from autotune.stages.culprit import culprits
 from autotune.stages.explain import explain, trace_trials
@@ -104,14 +104,20 @@ def prove(bench: Bench, observation: Observation, trials: Sequence[Trial]) -> Pr
     queue: list[dict[str, Value]] = finalists(trials)
     if not queue:
         return Proof({}, _why_nothing(observation, trials), None, NOT_NEEDED, (), ())
+    variants: list[dict[str, Value]] = []  # of one that was proven faster: tried also when the time is up
     rejected: list[Rejected] = []
     gains: tuple[KnobGain, ...] = ()
     seen: set[str] = set()
     last: Confirmation | None = None
     loss = NOT_NEEDED
-    while queue and len(seen) < VARIANTS:
-        bench.progress.stage("confirm", f"finalist: {in_words(queue[0], observation.defaults)}")
-        config, gains = simplify(bench, observation, queue.pop(0), trials)
+    while (variants or queue) and len(seen) < VARIANTS:
+        finalist = (variants or queue)[0]
+        if rejected and not variants and bench.out_of_time_at(key_of(finalist)):
+            left_out = Rejected(finalist, f"not tried in fresh processes: {out_of_time_text(bench)}")
+            return Proof({}, f"{rejected[-1].reason}; no time was left for another finalist", last, loss, gains, (*rejected, left_out))
+        (variants or queue).pop(0)
+        bench.progress.stage("confirm", f"finalist: {in_words(finalist, observation.defaults)}")
+        config, gains = simplify(bench, observation, finalist, trials)
         if not config or key_of(config) in seen:
             continue
         seen.add(key_of(config))
@@ -126,7 +132,7 @@ def prove(bench: Bench, observation: Observation, trials: Sequence[Trial]) -> Pr
         found = culprits(bench, observation, config, pairs) if loss.verdict != "no-proof" else {}
         rejected.append(Rejected(config, _why_not(loss, found)))
         milder = (normalise(v, observation.defaults, bench.spec.search_space) for v in _milder(bench, config, loss, found))
-        queue = [*milder, *queue]
+        variants = [*milder, *variants]
     reason = rejected[-1].reason if rejected else "every knob of the finalists went back: none gives anything by itself"
     return Proof({}, reason, last, loss, gains, tuple(rejected))
 

@@ -218,7 +218,11 @@ class Convergence(_Model):
 class Budget(_Model):
     """Where the search stops at the latest."""
 
-    minutes: float = Field(20.0, gt=0, le=10_080, description="Wall time of the whole run, in minutes.")
+    minutes: float = Field(
+        20.0, gt=0, le=10_080,
+        description="Wall time of the run, in minutes: nothing new is begun after it. "
+        "A proof that has begun takes its first five pairs, and what they prove faster its loss check and traces.",
+    )  # fmt: skip
     trials: int = Field(60, ge=1, le=100_000, description="Configurations tried in the search.")
 
 

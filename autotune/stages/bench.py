@@ -76,6 +76,14 @@ class Bench:
         """The budget's minutes are used up: nothing optional is begun any more."""
         return self.journal.elapsed_s >= self.spec.budget.minutes * 60
 
+    def out_of_time_at(self, place: str) -> bool:
+        """The same, decided once a place: a resumed run, whose clock stands elsewhere, must take the same way."""
+        known = self.journal.find("out-of-time", place)
+        if known is None:
+            known = self.out_of_time()
+            self.journal.append("out-of-time", place, known)
+        return bool(known)
+
     def note_disturbed(self, where: str, why: str) -> None:
         """A window is measured again because something else ran; counted in the result."""
         self.journal.append("disturbed", where, why)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of, process_part, without
@@ -65,7 +65,7 @@ def simplify(bench: Bench, observation: Observation, config: Config, trials: Seq
 
 
 def confirm(bench: Bench, config: Config, pairs: Pairs) -> Confirmation:
-    """Fresh processes until the interval decides, or the looks are used up.
+    """Fresh processes until the interval decides, or the looks or the budget's minutes are used up. The first look is always taken.
 
     Raises:
         BaselineError: the unchanged job fails, or cannot be timed.
@@ -80,6 +80,9 @@ def confirm(bench: Bench, config: Config, pairs: Pairs) -> Confirmation:
         decision = decide(pairs.log_speedups(), look=look, looks=LOOKS, finalists=VARIANTS, minimum_gain=MINIMUM_GAIN)
         if decision.state != "continue":
             break
+        if bench.out_of_time_at(f"{pairs.label}|{key_of(config)}|{LOOKS[look]}"):
+            decision = replace(decision, state="reject", reason=f"{decision.reason}; {out_of_time_text(bench)}")
+            break
         look += 1
     before, after = pairs.anatomies()
     confirmation = Confirmation(
@@ -88,6 +91,11 @@ def confirm(bench: Bench, config: Config, pairs: Pairs) -> Confirmation:
     )
     bench.progress.confirmed(confirmation)
     return confirmation
+
+
+def out_of_time_text(bench: Bench) -> str:
+    """What ended the proof, and what to do."""
+    return f"the budget of {bench.spec.budget.minutes:g} minutes is used up (budget.minutes gives more)"
 
 
 def _least_promising_first(config: Config, trials: Sequence[Trial]) -> list[str]:

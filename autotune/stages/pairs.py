@@ -66,21 +66,13 @@ class Pairs:
         records = [*self.reference.values(), *self.candidate.values()]
         if all(len(r.losses) >= steps for r in records):
             return True
-        if any(r.ended_early for r in records) or not self._time_to_lengthen(steps):
+        place = "|".join([self.label, key_of(self.configs["candidate"]), str(steps)])
+        if any(r.ended_early for r in records) or self.bench.out_of_time_at(place):
             return False
         self._fresh.steps = steps
         self.label = f"{self.label}-{steps}"
         self.reference, self.candidate = {}, {}
         return True
-
-    def _time_to_lengthen(self, steps: int) -> bool:
-        """Decided once: a resumed run, whose clock stands elsewhere, must take the same way."""
-        key = "|".join([self.label, key_of(self.configs["candidate"]), str(steps)])
-        known = self.bench.journal.find("lengthened", key)
-        if known is None:
-            known = not self.bench.out_of_time()
-            self.bench.journal.append("lengthened", key, known)
-        return bool(known)
 
     def float16_gradient(self) -> tuple[float, float] | None:
         """Relative errors of the first gradient against the reference's: (the candidate's, bfloat16's).

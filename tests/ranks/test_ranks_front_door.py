@@ -25,7 +25,7 @@ search_space:
   batch_size: [8, 32, 64]
   ddp_bucket_cap_mb: [1]
   gradient_as_bucket_view: auto
-budget: {{minutes: 4, trials: 12}}
+budget: {{minutes: 8, trials: 12}}
 convergence: {{steps: 80}}
 """
 # Reading a batch of 8 sleeps 16 ms, which a worker hides; from 32 samples on the second rank alone is out of memory.

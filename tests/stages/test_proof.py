@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,41 @@ def test_noise_that_hides_the_gain_is_said_and_what_to_do(tmp_path: Path, seed: 
     assert result.confirmation.too_noisy
     assert result.confirmation.blocks == 12
     assert "Stop other work on this machine, or give more time (budget.minutes)" in result.reason
+
+
+def time_is_up_in(label: str, machine: Machine) -> Callable[[float], float]:
+    """The budget ends while the runs of this label are made."""
+    return lambda before: 1e6 if any(r.label.startswith(label) for r in machine.requests) else before
+
+
+def test_when_the_time_is_up_the_first_look_is_the_last_and_the_reason_says_so(tmp_path: Path) -> None:
+    machine = Machine(table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.8}}, block_noise=0.3))
+    spec = job(tmp_path, "{amp_dtype: [bfloat16]}", "budget: {minutes: 7}\n")
+    result = run(tmp_path, machine, spec, time_is_up_in("confirm1", machine))
+    assert result.verdict == "keep-baseline"
+    assert result.confirmation is not None and result.confirmation.blocks == 5
+    assert {r.label for r in machine.confirmed()} == {f"confirm1-{side}-{n}" for side in ("reference", "candidate") for n in range(5)}
+    assert "5 pairs" in result.reason and "the budget of 7 minutes is used up (budget.minutes gives more)" in result.reason
+
+
+def test_a_resumed_run_that_was_out_of_time_stays_so(tmp_path: Path) -> None:
+    machine = Machine(table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.8}}, block_noise=0.3))
+    spec = job(tmp_path, "{amp_dtype: [bfloat16]}")
+    first = run(tmp_path, machine, spec, time_is_up_in("confirm1", machine))
+    again = Machine(table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.8}}, block_noise=0.3))
+    assert run(tmp_path, again, spec, lambda before: 0.0).reason == first.reason
+    assert again.requests == []
+
+
+def test_no_further_finalist_is_begun_when_the_time_is_up_but_a_proven_one_is_seen_through(tmp_path: Path) -> None:
+    machine = Machine(table(CHANGES))
+    result = run(tmp_path, machine, clock=time_is_up_in("confirm1", machine))
+    assert set(result.knobs) == {"num_workers", "optimizer_impl"}, "what was proven faster is tried without the knob that changed the loss"
+    lost = Machine(table(HARMLESS), fails_at({"confirm1-candidate-2": 2}))
+    result = run(tmp_path / "lost", lost, clock=time_is_up_in("confirm1", lost))
+    assert result.verdict == "keep-baseline"
+    assert "no time was left for another finalist" in result.reason
+    assert [r.reason.split(":")[0] for r in result.rejected] == ["not proven faster", "not tried in fresh processes"]
 
 
 def test_a_loss_that_does_not_move_proves_nothing_and_stops_the_search_for_variants(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def cluster() -> Iterator[RayCluster]:
 def job(folder: Path, name: str, command: str) -> Path:
     folder.mkdir()
     (folder / "job.yaml").write_text(JOB.format(name=name, command=command))
-    (folder / "hello.py").write_text("import os\nprint('threads', os.environ.get('OMP_NUM_THREADS'), 'cores', os.cpu_count())\n")
+    (folder / "hello.py").write_text("import os, torch\nprint('threads', os.environ.get('OMP_NUM_THREADS'), 'cores', os.cpu_count())\n")
     (folder / "forever.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
     return folder
 
@@ -50,8 +50,8 @@ def wait_until(cluster: RayCluster, cwd: Path, id: str, wanted: str, timeout_s: 
 
 
 def test_a_run_goes_there_and_its_outcome_comes_back(cluster: RayCluster, tmp_path: Path) -> None:
-    """The job loads no torch: `autotune run` answers with exit code 4, there as here."""
-    folder = job(tmp_path / "job", "no-torch", "python hello.py")
+    """The job never trains: `autotune run` answers with exit code 4, there as here."""
+    folder = job(tmp_path / "job", "no-training", "python hello.py")
     done = cluster.autotune("submit", "job.yaml", "--follow", cwd=folder)
     id = done.stdout.partition(":")[0]
     assert done.returncode == 4, done.stdout + done.stderr

@@ -61,6 +61,29 @@ def test_nothing_listens_beyond_loopback(machine: BareMachine) -> None:
     assert [(address, port) for address, port in opened if address not in loopback] == []
 
 
+def test_a_study_of_a_submitted_run_is_in_mlflow(machine: BareMachine, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "job.yaml").write_text(JOB)
+    done = machine.autotune("submit", "job.yaml", "--follow", cwd=tmp_path, timeout_s=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    id = done.stdout.partition(":")[0]
+
+    result = json.loads((machine.state / "runs" / id / "result.json").read_text())
+    experiment = machine.ask("experiments/get-by-name?experiment_name=tiny")["experiment"]
+    runs = machine.ask("runs/search", {"experiment_ids": [experiment["experiment_id"]], "max_results": 100})["runs"]
+    tags = [{tag["key"]: tag["value"] for tag in run["data"]["tags"]} for run in runs]
+    (study,) = [run for run, tag in zip(runs, tags, strict=True) if tag["autotune.kind"] == "study"]
+    trials = [tag for tag in tags if tag["autotune.kind"] == "trial"]
+    assert study["info"]["status"] == "FINISHED"
+    assert trials and all(tag["mlflow.parentRunId"] == study["info"]["run_id"] for tag in trials)
+    kept = {item["path"] for item in machine.ask(f"artifacts/list?run_id={study['info']['run_id']}")["files"]}
+    assert {"report.html", "tuned.yaml"} <= kept
+    assert list((machine.state / "artifacts").rglob("report.html")), "artifacts lie in the service's directory"
+    runs_listed = json.loads(machine.autotune("jobs", "--json", cwd=tmp_path).stdout)
+    assert [(run["id"], run["status"]) for run in runs_listed] == [(id, "SUCCEEDED")]
+    assert result["verdict"] in ("tuned", "keep-baseline")
+
+
 def test_called_again_it_changes_nothing_and_starts_what_is_gone(machine: BareMachine) -> None:
     before, said = machine.pids(), machine.variables()
     assert set(before) == {"postgres", "mlflow", "ray-head", "ray-worker-1", "ray-worker-2"}
@@ -104,29 +127,6 @@ def test_a_foreign_page_cannot_speak_to_mlflow(machine: BareMachine) -> None:
         urllib.request.urlopen(request, timeout=30)
     assert refused.value.code == 403
     assert machine.ask("experiments/search?max_results=1")["experiments"]
-
-
-def test_a_study_of_a_submitted_run_is_in_mlflow(machine: BareMachine, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(TRAIN)
-    (tmp_path / "job.yaml").write_text(JOB)
-    done = machine.autotune("submit", "job.yaml", "--follow", cwd=tmp_path, timeout_s=600)
-    assert done.returncode == 0, done.stdout + done.stderr
-    id = done.stdout.partition(":")[0]
-
-    result = json.loads((machine.state / "runs" / id / "result.json").read_text())
-    experiment = machine.ask("experiments/get-by-name?experiment_name=tiny")["experiment"]
-    runs = machine.ask("runs/search", {"experiment_ids": [experiment["experiment_id"]], "max_results": 100})["runs"]
-    tags = [{tag["key"]: tag["value"] for tag in run["data"]["tags"]} for run in runs]
-    (study,) = [run for run, tag in zip(runs, tags, strict=True) if tag["autotune.kind"] == "study"]
-    trials = [tag for tag in tags if tag["autotune.kind"] == "trial"]
-    assert study["info"]["status"] == "FINISHED"
-    assert trials and all(tag["mlflow.parentRunId"] == study["info"]["run_id"] for tag in trials)
-    kept = {item["path"] for item in machine.ask(f"artifacts/list?run_id={study['info']['run_id']}")["files"]}
-    assert {"report.html", "tuned.yaml"} <= kept
-    assert list((machine.state / "artifacts").rglob("report.html")), "artifacts lie in the service's directory"
-    runs_listed = json.loads(machine.autotune("jobs", "--json", cwd=tmp_path).stdout)
-    assert [(run["id"], run["status"]) for run in runs_listed] == [(id, "SUCCEEDED")]
-    assert result["verdict"] in ("tuned", "keep-baseline")
 
 
 def test_nothing_is_left_after_down_and_everything_is_there_after_up(machine: BareMachine) -> None:

@@ -28,12 +28,14 @@ help: ## List what can be done
 demo: $(STAMP) ## Tune a real training job: a small CNN on scikit-learn's digits (a few minutes)
 	autotune run examples/digits/job.yaml
 
-# What measures nothing runs two at a time, one thread each; the rest needs the machine to itself.
-SIDE_BY_SIDE := $(addprefix tests/,agent export job report service sessions spaces tracking)
+# What measures needs the machine to itself; all the rest runs two at a time, one thread each.
+ALONE := $(addprefix tests/,cli/test_resume.py cli/test_styles_through_the_front_door.py explain/test_peaks.py \
+	explain/test_planted_operators.py findings/test_planted_faults.py house/test_command_line.py house/test_readme.py \
+	stages/test_odd_losses.py verdict/test_loads.py)
 
-test: $(STAMP) ## Run the tests (half an hour on two cores; GPU tests skip themselves where there is no GPU)
-	OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile $(SIDE_BY_SIDE)
-	$(PYTEST) $(addprefix --ignore=,$(SIDE_BY_SIDE))
+test: $(STAMP) ## Run the tests (15 to 20 minutes on two cores; GPU tests skip themselves where there is no GPU)
+	OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile $(addprefix --ignore=,$(ALONE))
+	$(PYTEST) $(ALONE)
 
 check: $(STAMP) ## Lint, types, and the direction of imports
 	$(RUN) -m ruff check autotune trials search_spaces tests examples benchmarks docker

@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from autotune_spaces.base import Config, Knob, Start, Value, Withdrawn
 from autotune_trials import warden
 from autotune_trials.measure.profiler import STACK_STEPS
 from autotune_trials.paths import SessionPaths
-from autotune_trials.preparing import Preparation
+from autotune_trials.preparing import Preparation, silent
 from autotune_trials.protocol import Block, BlockReport, KnobChoice, Record, SessionConfig
 from autotune_trials.put_back import leftovers
 from autotune_trials.session import Session
@@ -66,7 +66,7 @@ class LocalLiveSession(LiveSession):
 
 
 class LocalExecutor(Executor):
-    """Runs sessions of ``spec``'s command under ``run_dir``.
+    """Runs sessions of ``spec``'s command under ``run_dir``. ``say`` is told what is done before a session that may take minutes.
 
     Raises (its methods):
         SessionFailed: with the session's directory and the end of its log.
@@ -74,10 +74,12 @@ class LocalExecutor(Executor):
         OSError: the run directory cannot be written.
     """
 
-    def __init__(self, spec: JobSpec, run_dir: Path) -> None:
+    goes_on = True
+
+    def __init__(self, spec: JobSpec, run_dir: Path, say: Callable[[str], None] = silent) -> None:
         self.spec, self.run_dir = spec, Path(run_dir).absolute()
         self._open: list[Session] = []
-        self._preparation = Preparation()
+        self._preparation = Preparation(say=say)
         warden.sweep_stale(socket_folders())  # what an earlier run left behind when it was killed together with its wardens
         self._lock = WorkdirLock(spec.workdir) if spec.side_effects.put_back or leftovers(str(self.run_dir)) else None
         try:
@@ -121,7 +123,7 @@ class LocalExecutor(Executor):
         try:
             session.start()
             self.last_hello = session.wait_hello()
-            record = session.wait_record()
+            record = session.wait_record(request.more)
             if request.capture is not None:
                 record = replace(record, notes={**record.notes, "report": self._report(session, request.capture)})
             if prepared_s := self._preparation.cost_s(self._process_choices(request.config)):

@@ -54,11 +54,18 @@ class Cluster:
         """The living nodes, each with what it offers, as Ray's state API tells it: ``{"CPU": 8.0, "GPU": 1.0, …}``."""
         from ray.util.state.api import StateApiClient
         from ray.util.state.common import ListApiOptions, StateResource
+        from ray.util.state.exception import RayStateApiException
 
         headers = {"Content-Type": "application/json", **self.headers}
-        with _without(ADDRESS_VARIABLES), self.answering():
-            client = StateApiClient(self.address, headers=headers)
-            found = client.list(StateResource.NODES, ListApiOptions(detail=True, timeout=ANSWER_S), raise_on_missing_output=False)
+        try:
+            with _without(ADDRESS_VARIABLES), self.answering():
+                client = StateApiClient(self.address, headers=headers)
+                found = client.list(StateResource.NODES, ListApiOptions(detail=True, timeout=ANSWER_S), raise_on_missing_output=False)
+        except RayStateApiException as error:
+            raise InputError(
+                f"the cluster at {self.address} does not say what nodes it has: {_reason(error)}", where=self.address_from,
+                remedy="say with --cpus and --gpus what the run shall have for itself",
+            ) from error  # fmt: skip
         return [node["resources_total"] for node in found if node["state"] == "ALIVE"]
 
     def _check(self) -> None:

@@ -19,6 +19,7 @@ from autotune.executors.base import LiveSession, SessionFailed
 from autotune.job.configs import in_words, key_of, live_choices
 from autotune.results import Anatomy
 from autotune.stages.bench import Bench
+from autotune.stages.lanes import MOST_LOST
 from autotune.verdict.speedup import LogRatio, live_log_ratio, pooled
 from autotune.verdict.timing import anatomy, cost_per_sample, disturbed, mean_turnover_s
 from autotune_spaces.base import Config
@@ -71,6 +72,7 @@ class LiveComparison:
         self._finished = 0  # blocks of this session
         self._restarts = 0  # sessions that ended by themselves
         self._longest = MAX_ITERATIONS  # iterations of a block that the job has room for
+        self._lost = 0  # sessions whose machine is gone
         self._count = 0
         self._windows: dict[str, list[Window]] = {}  # of each configuration, in this session
 
@@ -226,9 +228,15 @@ class LiveComparison:
         """Raise what the failure means for ``config``; return if the block should simply be tried again in a new session.
 
         That is where the job has come to its end, or to an error of its own after ``finished`` blocks: past the steps it was
-        made for, a table of learning rates may end, say.
+        made for, a table of learning rates may end, say. Or where its machine is lost, and there are others.
         """
         self.bench.stop.check()
+        if failure.kind == "lost":
+            self._restarts, self._lost = self._restarts + 1, self._lost + 1
+            if not self.bench.executor.fails_over or self._lost > MOST_LOST:
+                raise failure
+            self.bench.progress.warning(f"{failure.detail}: what was being measured there is measured again")
+            return
         if failure.kind == "ended" or (failure.kind == "crash" and finished):
             self._restarts += 1
             self._barren = 0 if finished else self._barren + 1

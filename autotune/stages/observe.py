@@ -123,6 +123,8 @@ def explain_failure(bench: Bench, failure: SessionFailed) -> BaselineError | Hoo
     if failure.kind == "agent":
         return HookError(f"autotune's agent failed inside the job: {failure.detail}", where=command,
                          remedy="please report it with the session's agent.log; the job itself was not disturbed")
+    if failure.kind == "lost":
+        return BaselineError(failure.detail, where=command, expected="machines that stay", remedy="the same command again carries on from here")
     tail = f"\n{failure.log_tail}" if failure.log_tail else ""
     what = {"oom": "runs out of memory", "crash": "fails", "hang": "makes no progress", "ended": "ends too early"}[failure.kind]
     return BaselineError(f"the unchanged job {what}: {failure.detail}{tail}", where=failure.where or command,

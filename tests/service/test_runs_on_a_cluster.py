@@ -77,7 +77,10 @@ def test_runs_wait_for_their_place_and_can_be_stopped(cluster: RayCluster, tmp_p
     assert "waits for a node" in cluster.autotune("logs", second, cwd=folder).stderr
 
     assert "ends when its turn comes" in cluster.autotune("stop", second, cwd=folder).stdout
+    asked_s = time.monotonic()
     assert cluster.autotune("stop", first, cwd=folder).stdout == f"{first}: stopped\n"
+    assert time.monotonic() - asked_s < 30, "Ray had to kill it"
+    assert "stopped on request" in cluster.autotune("logs", first, cwd=folder).stdout
     assert cluster.processes("forever.py") == []
     wait_until(cluster, folder, second, "STOPPED")
     assert "has ended already" in cluster.autotune("stop", first, cwd=folder).stdout

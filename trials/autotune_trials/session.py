@@ -40,6 +40,7 @@ from autotune_trials.paths import SessionPaths, publish
 from autotune_trials.protocol import (
     Block,
     BlockReport,
+    Extent,
     Fault,
     Hello,
     JobError,
@@ -54,7 +55,7 @@ from autotune_trials.put_back import Outcome, put_back
 from autotune_trials.surroundings import environment, filled, filled_command, places, socket_directory
 from autotune_trials.watched import WatchedCommand
 
-FAILURES = ("oom", "crash", "hang", "ended", "unhooked", "agent")
+FAILURES = ("oom", "crash", "hang", "ended", "unhooked", "agent", "lost")
 LAST_WORDS_S = 5.0  # after a training process died: how long its launcher may take to say why
 OTHERS_S = 0.3  # after a rank's error: for those of others that came before it
 STRAY_S = 15.0  # after a rank gave up a block: until the others must have done the same
@@ -66,7 +67,8 @@ class SessionFailed(Exception):
     """A session did not do what was asked of it.
 
     ``kind``: oom (device or host memory), crash (non-zero exit or signal), hang (no progress), ended (the job finished by
-    itself before the work was done), unhooked (no optimizer step was ever seen), agent (our own code failed in the job).
+    itself before the work was done), unhooked (no optimizer step was ever seen), agent (our own code failed in the job), lost (the machine it ran on is
+    gone, which no session finds itself, but who started it there).
     ``where``: file and line in the user's code, if known. ``partial``: reports of blocks that were finished before.
     ``directory``: the session's, with the whole logs.
     """
@@ -243,12 +245,23 @@ class Session:
             return BlockReport(block.id, min(self._ranks), None, error=f"agent: no report from rank {missing[0]}")
         return merge_reports(reports, self.hello.job.device)
 
-    def wait_record(self) -> Record:
+    def wait_record(self, more: Callable[[Record], int] | None = None) -> Record:
         """Wait for what all ranks recorded; rank 0's losses and times, everybody's samples.
+
+        ``more`` is asked once, while the job waits: how many iterations the window should have in all; 0: it is long enough.
 
         Raises:
             SessionFailed
         """
+        record = self._record_of_all()
+        steps = more(record) if more is not None and not record.ended_early else 0
+        if steps <= len(record.window.times_s):
+            return record
+        for rank in self._ranks.values():
+            self._send(rank, Extent(steps))
+        return self._record_of_all()
+
+    def _record_of_all(self) -> Record:
         records: dict[int, Record] = {}
         paces: dict[int, Pace] = {}
         while not self._ranks or len(records) < len(self._ranks):

@@ -51,7 +51,7 @@ class WatchedCommand:
             "argv": self._argv, "cwd": str(self._workdir), "env": self._env, "mark": self.mark,
             "stdout": str(self._paths.stdout), "stderr": str(self._paths.stderr), "crumbs": str(self._paths.crumbs),
             "remove": socket_dir, "tuner_pid": os.getpid(), "grace_s": self._grace_s,
-            "put_back": [put_back.__file__, str(self._paths.root)] if self._paths.written.exists() else [],
+            "put_back": ["-c", put_back.BY_ITSELF, put_back.ROOT, str(self._paths.root)] if self._paths.written.exists() else [],
         }  # fmt: skip
         with theirs, open(self._paths.warden_log, "wb") as log:
             self.warden = subprocess.Popen(
@@ -119,7 +119,8 @@ class WatchedCommand:
                 self._ended, self.left = True, message["left"]
 
     def _on_warden_gone(self) -> None:
-        if self._ended or self._stopping or self.error:
+        # "ended" without our asking and before the command's own end: somebody else has told the warden to stop.
+        if self._stopping or self.error or (self._ended and self.exit_status is not None):
             return
         warden.sweep(self.mark)
         trouble = diagnose.read_tail(self._paths.warden_log).strip().splitlines()

@@ -29,6 +29,7 @@ from autotune.export.fingerprint import interpreter
 from autotune.job.command import placeholders
 from autotune.job.configs import in_words, live_choices, process_part
 from autotune.job.spec import JobSpec
+from autotune.secrets import mask_command, secret_texts
 from autotune_spaces.base import Config, Knob, Start, Value, Withdrawn
 from autotune_trials import warden
 from autotune_trials.measure.profiler import STACK_STEPS
@@ -192,6 +193,7 @@ class LocalExecutor(Executor):
             overrides=overrides, fill={"seed": str(FIRST_SEED + seed)}, cache_dir=self.run_dir / "compile-cache",
             startup_timeout_s=self.spec.startup_timeout_s, hang_timeout_s=self.spec.hang_timeout_s,
             keep=self.spec.side_effects.keep if self.spec.side_effects.put_back else None, own=self._own,
+            secrets=secret_texts({**os.environ, **self.spec.env}, argv),
         )  # fmt: skip
         self._open = [s for s in self._open if not s.closed] + [session]
         return session
@@ -258,7 +260,7 @@ def finish(session: Session) -> None:
 def job_failed_log(failure: SessionFailed, spec: JobSpec, process: Mapping[str, object] | None = None) -> str:
     """What a person is shown when the job itself fails: what, where, the end of its output, where the rest lies."""
     lines = [f"{failure.kind} at {failure.where}: {failure.detail}" if failure.where else f"{failure.kind}: {failure.detail}"]
-    lines.append(f"command: {' '.join(spec.command)}  (in {spec.workdir})")
+    lines.append(f"command: {' '.join(mask_command(spec.command))}  (in {spec.workdir})")
     if process:
         lines.append("with " + " ".join(f"{k}={v}" for k, v in process.items()))
     if failure.log_tail:

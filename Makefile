@@ -38,7 +38,7 @@ test: $(STAMP) ## Run the tests (15 to 20 minutes on two cores; GPU tests skip t
 	$(PYTEST) $(ALONE)
 
 check: $(STAMP) ## Lint, types, and the direction of imports
-	$(RUN) -m ruff check autotune trials search_spaces tests examples benchmarks
+	$(RUN) -m ruff check autotune trials search_spaces tests examples benchmarks docker
 	$(RUN) -m mypy
 	$(PYTEST) -q tests/house/test_imports.py
 

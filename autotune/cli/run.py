@@ -99,7 +99,11 @@ def tune_job(
         stop = Stop()
         with closing(open_executor(spec, run_dir, journal, progress.note, progress.warning)) as executor, stop.listening(progress):
             try:
-                result = tune(Bench(spec, executor, journal, progress, tracker, run_dir, seed, stop, tools))
+                try:
+                    result = tune(Bench(spec, executor, journal, progress, tracker, run_dir, seed, stop, tools))
+                except (BaselineError, HookError):
+                    stop.check()  # who stops the run as a whole, as clusters do, ends its job too: that is not the job's failure
+                    raise
             except (BaselineError, HookError):
                 records.finish(tracker, "FAILED")
                 raise

@@ -252,15 +252,6 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
     return _spec(parsed, document, file, words, workdir, space), []
 
 
-def _directory(home: Path, named: str) -> Path | None:
-    """The directory that ``named`` means, None if there is none: also no such user (``~name``), a name too long, a NUL in it."""
-    try:
-        path = (home / Path(named).expanduser()).resolve()
-        return path if path.is_dir() else None
-    except (OSError, RuntimeError, ValueError):
-        return None
-
-
 def _slots_in_one_directory(parsed: JobFile) -> list[Mistake]:
     """Trials that run at the same time in one directory would put back each other's files."""
     ray = parsed.executor.ray
@@ -273,6 +264,15 @@ def _slots_in_one_directory(parsed: JobFile) -> list[Mistake]:
             remedy="leave out 'workdir: shared': every slot then has its own copy",
         )
     ]  # fmt: skip
+
+
+def _directory(home: Path, named: str) -> Path | None:
+    """The directory that ``named`` means, None if there is none: also no such user (``~name``), a name too long, a NUL in it."""
+    try:
+        path = (home / Path(named).expanduser()).resolve()
+        return path if path.is_dir() else None
+    except (OSError, RuntimeError, ValueError):
+        return None
 
 
 def _words(parsed: JobFile) -> tuple[str, ...]:

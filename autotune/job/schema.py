@@ -251,7 +251,8 @@ class Tracking(_Model):
 
     uri: Annotated[str | None, PlainValidator(_uri, json_schema_input_type=str | None)] = Field(
         "auto",
-        description="auto (sqlite beside the run directory), none, sqlite:///FILE.db (relative to this file), or a server's address.",
+        description="auto (MLFLOW_TRACKING_URI if set, else sqlite beside the run directory), none, "
+        "sqlite:///FILE.db (relative to this file), or a server's address.",
         examples=["sqlite:///mlflow.db", "http://localhost:5000"],
     )
     experiment: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = Field(

@@ -45,7 +45,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Tracking:
-    uri: str | None = "auto"  # "auto": sqlite in the run directory's parent; None: no MLflow, the spool only
+    uri: str | None = "auto"  # "auto": MLFLOW_TRACKING_URI, else sqlite in the run directory's parent; None: no MLflow, the spool only
     experiment: str | None = None  # None: the job's name
 
 

@@ -1,6 +1,6 @@
 """Where MLflow keeps a study: from what job.yaml or a flag says to a store that is known to work.
 
-    auto            sqlite:///<parent of the run directory>/mlflow.db, artifacts in mlartifacts/ beside it
+    auto            MLFLOW_TRACKING_URI where it is set, else sqlite:///<parent of the run directory>/mlflow.db, artifacts in mlartifacts/ beside it
     sqlite:///p.db  a file; artifacts in mlartifacts/ beside it
     http(s)://      a tracking server, which looks after the artifacts itself
     others          databases and managed services, as MLflow knows them
@@ -18,6 +18,7 @@ from pathlib import Path
 from autotune.errors import InputError
 from autotune.secrets import mask_url
 
+OWN_VARIABLE = "MLFLOW_TRACKING_URI"  # MLflow's own; how a service says where its studies go
 DATABASES = ("postgresql", "mysql", "mssql", "oracle")
 SERVICES = ("databricks", "databricks-uc", "uc")
 EXPECTED = "auto, none, sqlite:///file.db, or the http(s):// address of an MLflow server"
@@ -64,9 +65,13 @@ def resolve(uri: str | None, run_dir: Path | None = None, where: str = "tracking
         return None
     uri = uri.strip()
     if uri == "auto":
-        if run_dir is None:
+        uri = os.environ.get(OWN_VARIABLE, "").strip()
+        if uri:
+            where = OWN_VARIABLE
+        elif run_dir is None:
             return None
-        uri = f"sqlite:///{run_dir.resolve().parent / 'mlflow.db'}"
+        else:
+            uri = f"sqlite:///{run_dir.resolve().parent / 'mlflow.db'}"
     scheme = uri.partition("://")[0].partition("+")[0].lower() if "://" in uri else uri.partition(":")[0].lower()
     if scheme == "sqlite" and "://" in uri:
         return _sqlite(uri, where)

@@ -437,6 +437,7 @@ class Warden:
             send(tree, signal.SIGCONT)  # a stopped process hears TERM only when it goes on
             if self._wait_until_gone(self._grace_s):
                 killed = self._kill()
+        self._reap()  # a command that ended at the same moment is not in the tree any more, and its status is not told yet
         for fd in list(self._logs):
             self._copy(fd, 256)
         self._remove_shared_memory()

@@ -121,7 +121,8 @@ class WatchedCommand:
                 self._ended, self.left = True, message["left"]
 
     def _on_warden_gone(self) -> None:
-        if self._ended or self._stopping or self.error:
+        # "ended" without our asking and before the command's own end: somebody else has told the warden to stop.
+        if self._stopping or self.error or (self._ended and self.exit_status is not None):
             return
         warden.sweep(self.mark)
         trouble = diagnose.read_tail(self._paths.warden_log).strip().splitlines()

@@ -223,20 +223,6 @@ def test_kill_9_of_the_warden_is_noticed_by_the_tuner(make_session, tmp_path):
     assert not gone_within(3.0, session.mark)
 
 
-def test_a_session_whose_processes_are_all_told_to_end_is_noticed_by_the_tuner(make_session, tmp_path):
-    """Not the tuner's order: a cluster that stops a job, or a container's end, tells every process."""
-    from autotune_trials.session import SessionFailed
-
-    session = make_session("import time\nopen('up', 'w').close(); time.sleep(600)\n")
-    wait_for(lambda: (tmp_path / "up").exists())
-    for pid in (session.command.pid, session.command.warden.pid):
-        os.kill(pid, signal.SIGTERM)
-    began = time.monotonic()
-    with pytest.raises(SessionFailed):
-        session.wait_hello()
-    assert time.monotonic() - began < 10
-
-
 def test_the_next_start_sweeps_what_is_left_when_both_are_killed(tuner):
     process, mark, warden_pid, socket = tuner()
     assert warden.sweep_stale((str(socket.parent.parent),)) == 0  # never of a tuner that lives

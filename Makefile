@@ -49,12 +49,13 @@ wheel: $(STAMP) ## Build the wheel, install it in a fresh environment, use it th
 	build/wheel/bin/python -m pip install --quiet -c constraints.txt dist/*.whl
 	cd build/wheel && bin/python -I "$(CURDIR)/tests/house/installed_wheel.py"
 
-bench: $(STAMP) ## Measure the agent's cost, the queue after a stall, live sessions against restarts, and reading a trace
+bench: $(STAMP) ## Measure the agent's cost, the queue after a stall, live sessions against restarts, reading a trace, and a long search
 	$(RUN) benchmarks/overhead.py
 	$(RUN) benchmarks/overhead.py --direct
 	$(RUN) benchmarks/full_queue.py
 	$(RUN) benchmarks/live_vs_restart.py
 	$(RUN) benchmarks/trace.py
+	$(RUN) benchmarks/scale.py
 
 bench-verdicts: $(STAMP) ## Score the two verdicts where the truth is known: planted faults, loads, simulated machines (an hour)
 	for script in benchmarks/verdicts/*.py; do $(RUN) "$$script"; done

@@ -39,6 +39,7 @@ from autotune.job.spec import (
     Tracking,
 )
 from autotune.job.yaml_lines import Document, Place, YamlMistake, read_text, read_yaml
+from autotune.secrets import is_secret
 
 MIN_FREE_MIB = 64  # journal, logs and two traces of a small run
 _DEFAULT_NAMES = ("job", "autotune", "tune")  # file names that say nothing about the job
@@ -171,7 +172,7 @@ def _mistake(detail: Mapping[str, Any]) -> Mistake:
     if kind == "autotune":
         found = context["found"]
         if place[:1] == ("env",) and found.startswith("the value"):
-            found = f"{key}: {found}"
+            found = f"{key}: the value is neither text nor a number" if is_secret(str(place[-1])) else f"{key}: {found}"
         return Mistake(place, found, context["expected"], context["nearest"], context["remedy"])
     if kind in ("extra_forbidden", "invalid_key"):
         keys = _keys(place[:-1])
@@ -213,12 +214,12 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
     """The checks that need more than one key, or the disk."""
     mistakes: list[Mistake] = []
     home = file.resolve().parent
-    workdir = (home / Path(parsed.workdir).expanduser()).resolve()
-    if not workdir.is_dir():
+    workdir = _directory(home, parsed.workdir)
+    if workdir is None:
         mistakes.append(
             Mistake(
                 ("workdir",),
-                f"workdir is {shown(parsed.workdir)}: no directory {workdir}",
+                f"workdir is {shown(parsed.workdir)}: no directory {' '.join(str(home / parsed.workdir).split())[:300]}",
                 "a directory, relative to this file",
             )
         )
@@ -246,7 +247,7 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
                 )
             )
     mistakes += _slots_in_one_directory(parsed)
-    if mistakes or space is None:
+    if mistakes or space is None or workdir is None:
         return None, mistakes
     return _spec(parsed, document, file, words, workdir, space), []
 
@@ -263,6 +264,15 @@ def _slots_in_one_directory(parsed: JobFile) -> list[Mistake]:
             remedy="leave out 'workdir: shared': every slot then has its own copy",
         )
     ]  # fmt: skip
+
+
+def _directory(home: Path, named: str) -> Path | None:
+    """The directory that ``named`` means, None if there is none: also no such user (``~name``), a name too long, a NUL in it."""
+    try:
+        path = (home / Path(named).expanduser()).resolve()
+        return path if path.is_dir() else None
+    except (OSError, RuntimeError, ValueError):
+        return None
 
 
 def _words(parsed: JobFile) -> tuple[str, ...]:

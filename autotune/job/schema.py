@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from autotune.job.mistakes import listing, nearest
+from autotune.secrets import mask_url
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 EXECUTORS = ("local", "ray")
@@ -34,7 +35,7 @@ def wrong(found: str, expected: str, nearest: str = "", remedy: str = "") -> Pyd
 def shown(value: object) -> str:
     """A value as an error message quotes it: as YAML spells it, short, on one line."""
     if isinstance(value, str):
-        text = f"'{value}'"
+        text = f"'{mask_url(value)}'"
     elif value is None:
         text = "nothing"
     elif isinstance(value, bool):
@@ -68,6 +69,8 @@ def _command(value: object) -> tuple[str, ...] | str:
         and value
         and all(isinstance(v, (str, int, float)) and not isinstance(v, bool) for v in value)
     ):
+        if any("\0" in str(v) for v in value):
+            raise wrong("the command holds a NUL character", "text")
         return tuple(str(v) for v in value)
     raise wrong(
         f"the command is {shown(value) if value else 'empty'}", "a line of text, or a list of words (text and numbers)"
@@ -158,7 +161,7 @@ def _pattern(value: str) -> str:
     expected = "a regular expression whose one group is the number: val_acc=([0-9.]+)"
     try:
         groups = re.compile(value).groups
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise wrong(f"pattern {shown(value)} is no regular expression: {error}", expected) from None
     if value and groups != 1:
         raise wrong(f"pattern {shown(value)} has {groups} groups", expected)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.job.configs import key_of, normalise
 from autotune.job.spec import SearchSpace
 from autotune.results import Trial
+from autotune.search.storage import OneWriterJournal, remember_less
 from autotune_spaces.base import Config, Value
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Proposer:
         self.space, self.defaults = space, defaults
         self.domains = {name: tuple(values) for name, values in domains.items()}
         self._excluded: set[tuple[str, Value]] = set()
-        self._study = _open_study(path, seed)
+        self._study, self._told = _open_study(path, seed)
         self._asked: dict[str, optuna.Trial] = {}
         self._known: dict[str, Trial] = {}
         self._queue: list[tuple[str, dict[str, Value]]] = []
@@ -51,11 +52,10 @@ class Proposer:
         for frozen in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING, TrialState.WAITING)):
             if frozen.state is TrialState.RUNNING:
                 self._study.tell(frozen.number, state=TrialState.FAIL, skip_if_finished=True)
-        told = {t.user_attrs.get("key") for t in self._study.get_trials(deepcopy=False)}
         for trial in trials:
             key = key_of(trial.config)
             self._known[key] = trial
-            if key not in told:
+            if key not in self._told:
                 self._study.enqueue_trial({**self.defaults, **trial.config})
                 asked = self._ask()
                 self._tell(asked[0], trial)
@@ -149,17 +149,18 @@ class Proposer:
             self._study.tell(asked, trial.log_ratio)
 
 
-def _open_study(path: Path, seed: int) -> Any:
+def _open_study(path: Path, seed: int) -> tuple[Any, set[str]]:
+    """The study, and the keys of the trials in it."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
 
+        storage = JournalStorage(OneWriterJournal(path))
         sampler = optuna.samplers.TPESampler(seed=seed, group=True, n_startup_trials=8)
-        return optuna.create_study(
-            study_name="autotune", storage=JournalStorage(JournalFileBackend(str(path))), sampler=sampler,
-            direction="minimize", load_if_exists=True,
-        )
+        study = optuna.create_study(study_name="autotune", storage=storage, sampler=sampler, direction="minimize", load_if_exists=True)
+        keys = {trial.user_attrs.get("key") for trial in study.get_trials(deepcopy=False)}
+        remember_less(storage)
+        return study, keys

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from autotune.errors import BaselineError
 from autotune.executors.base import Executor, FixedRun, SessionFailed
+from autotune.secrets import mask_command
 from autotune.stages.bench import Bench
 from autotune.verdict.timing import disturbed, warm_up_end
 from autotune_spaces.base import Config
@@ -51,7 +52,7 @@ class FreshRuns:
         if len(counted) < FEWEST_ITERATIONS:
             raise BaselineError(
                 f"the job ran {len(record.window.times_s)} optimizer steps, {len(counted)} of them after warm-up",
-                where=" ".join(self.bench.spec.command), expected=f"at least {FEWEST_ITERATIONS} after warm-up to time it",
+                where=" ".join(mask_command(self.bench.spec.command)), expected=f"at least {FEWEST_ITERATIONS} after warm-up to time it",
                 remedy="raise its number of epochs or steps in job.yaml's command, or budget.minutes if its steps are slow",
             )
         return record

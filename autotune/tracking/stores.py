@@ -22,7 +22,6 @@ OWN_VARIABLE = "MLFLOW_TRACKING_URI"  # MLflow's own; how a service says where i
 DATABASES = ("postgresql", "mysql", "mssql", "oracle")
 SERVICES = ("databricks", "databricks-uc", "uc")
 EXPECTED = "auto, none, sqlite:///file.db, or the http(s):// address of an MLflow server"
-OFFLINE = "start it, or pass --offline: the record is kept locally and sent later by `autotune sync`"
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def resolve(uri: str | None, run_dir: Path | None = None, where: str = "tracking
     scheme = uri.partition("://")[0].partition("+")[0].lower() if "://" in uri else uri.partition(":")[0].lower()
     if scheme == "sqlite" and "://" in uri:
         return _sqlite(uri, where)
-    if scheme in ("http", "https") and urllib.parse.urlsplit(uri).hostname:
+    if scheme in ("http", "https") and _host(uri):
         return Store(uri.rstrip("/"), "http")
     if scheme in DATABASES and "://" in uri:
         return Store(uri, "database")
@@ -93,6 +92,15 @@ def resolve(uri: str | None, run_dir: Path | None = None, where: str = "tracking
     raise InputError(f"'{mask_url(uri)}' is not a tracking URI", where=where, expected=EXPECTED)
 
 
+def _host(uri: str) -> str:
+    """The host that an address names, "" if it names none."""
+    try:
+        parts = urllib.parse.urlsplit(uri)
+        return "" if parts.port == 0 or any(c.isspace() for c in uri) else parts.hostname or ""
+    except ValueError:  # a port that is no number, a bracket that does not close
+        return ""
+
+
 def _sqlite(uri: str, where: str) -> Store:
     name = uri.partition("://")[2]
     if not name.startswith("/") or name in ("/", "/:memory:"):
@@ -106,24 +114,34 @@ def _sqlite(uri: str, where: str) -> Store:
     return Store(f"sqlite:///{path}", "sqlite", path)
 
 
-def preflight(uri: str | None, run_dir: Path | None = None, where: str = "tracking uri") -> None:
-    """Make sure that a study can be recorded at ``uri``, in a few seconds; leaves nothing behind.
+def preflight(uri: str | None, run_dir: Path | None = None, where: str = "tracking uri") -> Store | None:
+    """Make sure that ``uri`` names a store that could be written to; asks no server and leaves nothing behind.
+
+    A server that is away may be back in a minute, so it is no reason not to begin. A sqlite file is here, and so is whoever can mend it.
 
     Raises:
-        InputError: the URI is none, the server does not answer, the sqlite file or its directory cannot be written.
+        InputError: no tracking URI, or a sqlite file that cannot be made or written.
     """
     store = resolve(uri, run_dir, where)
-    if store is None:
-        return
-    if store.database is not None:
+    if store is not None and store.database is not None:
         _check_sqlite(store.database, where)
+    return store
+
+
+def require_answer(store: Store, where: str = "tracking uri") -> None:
+    """Make sure that ``store`` answers, within some seconds.
+
+    Raises:
+        InputError: it does not.
+    """
     if not mlflow_installed() or (store.database is not None and not store.database.exists()):
         return
     from autotune.tracking.mlflow import ask
 
     trouble = ask(store)
     if trouble:
-        raise InputError(f"{store.shown} does not answer: {trouble}", where=where, expected="an MLflow store", remedy=OFFLINE)
+        remedy = "start it, and run `autotune sync` again: the record is kept, and nothing is sent twice"
+        raise InputError(f"{store.shown} does not answer: {trouble}", where=where, expected="an MLflow store", remedy=remedy)
 
 
 def _check_sqlite(path: Path, where: str) -> None:

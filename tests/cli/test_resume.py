@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -60,9 +61,13 @@ def test_killed_at_any_moment_it_resumes(seed: int, text: str, tmp_path: Path) -
 
 
 def test_a_finished_run_is_shown_again_and_fresh_moves_it_aside(tmp_path: Path) -> None:
-    job = make_job(tmp_path / "job", "python own_modules.py", NO_GAIN)
+    dead_server = NO_GAIN.replace("uri: null", "uri: 'http://127.0.0.1:9'")  # all through, which costs one line and nothing else
+    job = make_job(tmp_path / "job", "python own_modules.py", dead_server)
     first = job.run()
     assert first.returncode == 0, first.stderr
+    assert first.stderr.count("127.0.0.1:9") == 1 and "autotune sync" in first.stderr
+    spool = (job.run_dir / "tracking" / "spool.jsonl").read_text()
+    assert [json.loads(line)["kind"] for line in spool.splitlines()][-1] == "finish"
     before = job.journal()
     again = job.run()
     assert again.returncode == 0

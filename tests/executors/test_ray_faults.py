@@ -160,5 +160,6 @@ def test_a_directory_on_a_shared_file_system(nodes, tmp_path: Path) -> None:
     path = job(tmp_path, nodes, more=", workdir: shared, slots: 1")
     with bench_on(path) as bench:
         observe(bench)
-        sessions = list((bench.run_dir / "sessions").iterdir())
+        sessions = sorted((bench.run_dir / "sessions").iterdir())
         assert sessions and all((s / "session.json").exists() for s in sessions)
+        assert json.loads((sessions[0] / "noticed.json").read_text()) == [], "what the tuner writes meanwhile is none of the job's doing"

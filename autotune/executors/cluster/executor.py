@@ -66,7 +66,8 @@ class RayExecutor(Executor):
     def __init__(self, spec: JobSpec, run_dir: Path, *, like: Machine | None = None, say: Tell = print, warn: Tell = print) -> None:
         self.spec, self.like = spec, like
         self._say, self._warn, self._options = say, warn, spec.executor.options
-        self._sessions = Sessions(Path(run_dir).absolute())
+        self._run_dir = Path(run_dir).absolute()
+        self._sessions = Sessions(self._run_dir)
         self._inside = inside_shipped(spec.workdir) if self._options["workdir"] == "ship" else None
         self._starting: dict[Place, Starting] = {}
         self._waiting: list[tuple[Place, Any, SlotFacts]] = []  # started, while it is not settled which kind is used
@@ -77,7 +78,7 @@ class RayExecutor(Executor):
         self._turn = threading.RLock()
         self._looked_s = self._seen_s = time.monotonic()
         self._gathers_s: float | None = None  # since when
-        connect(spec, Path(run_dir).absolute())
+        connect(spec, self._run_dir)
         try:
             self._look()
             self._await_slot()
@@ -201,7 +202,7 @@ class RayExecutor(Executor):
         actor = ray.remote(remote.Slot).options(
             num_cpus=place.cpus, num_gpus=place.gpus, resources={place.resource: 1} if place.resource else None,
             scheduling_strategy=NodeAffinitySchedulingStrategy(place.node_id, soft=False), max_restarts=0, max_task_retries=0,
-        ).remote(self.spec, place, self._inside)  # fmt: skip
+        ).remote(self.spec, place, self._inside, self._run_dir)  # fmt: skip
         self._starting[place] = Starting(place, actor, actor.describe.remote())
 
     def _collect(self) -> None:

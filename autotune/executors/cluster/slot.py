@@ -26,7 +26,7 @@ from autotune.executors.cluster.answers import Answer, SlotFacts, answered, relo
 from autotune.executors.cluster.places import Place
 from autotune.executors.cluster.workdir import digest_of
 from autotune.executors.local import LocalExecutor
-from autotune.executors.side_effects import NOTICED
+from autotune.executors.side_effects import NOTICED, own_places
 from autotune.export.fingerprint import here
 from autotune.job.spec import JobSpec
 from autotune_spaces.base import Config
@@ -43,9 +43,10 @@ class Slot:
         spec: the job; its ``workdir`` is where the tuner runs.
         place: what of the node is ours.
         inside: where the job's directory lies in the directory that Ray has shipped; None: it is on a shared file system.
+        run_dir: where the tuner writes, which may be on that file system too.
     """
 
-    def __init__(self, spec: JobSpec, place: Place, inside: str | None) -> None:
+    def __init__(self, spec: JobSpec, place: Place, inside: str | None, run_dir: Path) -> None:
         drop_rays_own()
         guard.clean_up_after_others()
         self._scratch = guard.new_scratch()
@@ -55,7 +56,7 @@ class Slot:
         self._home = spec.workdir
         work = spec.workdir if inside is None else self._copy(inside)
         self._spec = replace(spec, workdir=work)
-        self._local = LocalExecutor(self._spec, self._scratch)
+        self._local = LocalExecutor(self._spec, self._scratch, own=own_places(run_dir, spec.tracking.uri))
         self._live: LiveSession | None = None
         self._shown: dict[str, str] = {}
 

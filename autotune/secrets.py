@@ -19,7 +19,8 @@ WORDS = frozenset(
         "CREDENTIAL", "CREDENTIALS", "AUTH", "AUTHORIZATION", "BEARER", "COOKIE", "DSN", "PAT", "JWT", "PRIVATE",
     )
 )  # fmt: skip
-NOT_SECRET = frozenset({"PWD", "OLDPWD", "XAUTHORITY"})  # the shell's own
+# The shell's own; and where Ray finds its token, which messages must be able to name.
+NOT_SECRET = frozenset({"PWD", "OLDPWD", "XAUTHORITY", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"})
 SHORTEST_IN_TEXT = 6  # shorter values are common words and numbers: replacing them in text would only garble it
 
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")

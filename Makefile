@@ -28,15 +28,17 @@ help: ## List what can be done
 demo: $(STAMP) ## Tune a real training job: a small CNN on scikit-learn's digits (a few minutes)
 	autotune run examples/digits/job.yaml
 
-# What measures nothing runs two at a time, one thread each; the rest needs the machine to itself.
-SIDE_BY_SIDE := $(addprefix tests/,agent export job report sessions spaces tracking)
+# What measures needs the machine to itself; all the rest runs two at a time, one thread each.
+ALONE := $(addprefix tests/,cli/test_resume.py cli/test_styles_through_the_front_door.py explain/test_peaks.py \
+	explain/test_planted_operators.py findings/test_planted_faults.py house/test_command_line.py house/test_readme.py \
+	stages/test_odd_losses.py verdict/test_loads.py)
 
-test: $(STAMP) ## Run the tests (half an hour on two cores; GPU tests skip themselves where there is no GPU)
-	OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile $(SIDE_BY_SIDE)
-	$(PYTEST) $(addprefix --ignore=,$(SIDE_BY_SIDE))
+test: $(STAMP) ## Run the tests (15 to 20 minutes on two cores; GPU tests skip themselves where there is no GPU)
+	OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile $(addprefix --ignore=,$(ALONE))
+	$(PYTEST) $(ALONE)
 
 check: $(STAMP) ## Lint, types, and the direction of imports
-	$(RUN) -m ruff check autotune trials search_spaces tests examples benchmarks
+	$(RUN) -m ruff check autotune trials search_spaces tests examples benchmarks docker
 	$(RUN) -m mypy
 	$(PYTEST) -q tests/house/test_imports.py
 
@@ -47,12 +49,13 @@ wheel: $(STAMP) ## Build the wheel, install it in a fresh environment, use it th
 	build/wheel/bin/python -m pip install --quiet -c constraints.txt dist/*.whl
 	cd build/wheel && bin/python -I "$(CURDIR)/tests/house/installed_wheel.py"
 
-bench: $(STAMP) ## Measure the agent's cost, the queue after a stall, live sessions against restarts, and reading a trace
+bench: $(STAMP) ## Measure the agent's cost, the queue after a stall, live sessions against restarts, reading a trace, and a long search
 	$(RUN) benchmarks/overhead.py
 	$(RUN) benchmarks/overhead.py --direct
 	$(RUN) benchmarks/full_queue.py
 	$(RUN) benchmarks/live_vs_restart.py
 	$(RUN) benchmarks/trace.py
+	$(RUN) benchmarks/scale.py
 
 bench-verdicts: $(STAMP) ## Score the two verdicts where the truth is known: planted faults, loads, simulated machines (an hour)
 	for script in benchmarks/verdicts/*.py; do $(RUN) "$$script"; done

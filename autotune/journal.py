@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ class Journal:
     def __init__(self, path: Path, elapsed: Callable[[float], float]) -> None:
         self.path = path
         self._entries: list[Entry] = []
+        self._turn = threading.Lock()  # sessions on several machines finish when they please
         self._file = _open_locked(path)
         self._load()
         before = self._entries[-1].elapsed_s if self._entries else 0.0
@@ -69,15 +71,16 @@ class Journal:
 
     def append(self, kind: str, key: str, data: Any) -> None:
         """Store one finished piece of work; on the disk when this returns."""
-        entry = Entry(kind, key, round(self.elapsed_s, 3), data)
-        self._file.write(json.dumps(entry.__dict__, separators=(",", ":")).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._entries.append(entry)
+        with self._turn:
+            entry = Entry(kind, key, round(self.elapsed_s, 3), data)
+            self._file.write(json.dumps(entry.__dict__, separators=(",", ":")).encode() + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._entries.append(entry)
 
     def find(self, kind: str, key: str = "") -> Any | None:
         """The data last stored under ``kind`` and ``key``, or None."""
-        return next((e.data for e in reversed(self._entries) if e.kind == kind and e.key == key), None)
+        return next((e.data for e in reversed(tuple(self._entries)) if e.kind == kind and e.key == key), None)
 
     def all(self, kind: str) -> Iterator[Entry]:
         return (e for e in tuple(self._entries) if e.kind == kind)

@@ -76,6 +76,7 @@ class Trial:
     anatomy: Anatomy | None = None
     wall_s: float = 0.0
     settle_s: float = 0.0  # what its first block needed to settle: compiling, starting workers
+    node: str = ""  # where it was measured, on a cluster; "": on this machine
 
     @property
     def speedup(self) -> float | None:
@@ -194,6 +195,7 @@ class Profile:
     wall_s: float
     environment: Mapping[str, Any]
     no_effect: Mapping[str, str] = field(default_factory=dict)  # knob -> why it did nothing
+    written: Written = field(default_factory=Written)
     schema_version: int = RESULT_SCHEMA_VERSION
 
 

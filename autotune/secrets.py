@@ -7,6 +7,8 @@ doubt a word is in the list.
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 
@@ -17,11 +19,12 @@ WORDS = frozenset(
         "CREDENTIAL", "CREDENTIALS", "AUTH", "AUTHORIZATION", "BEARER", "COOKIE", "DSN", "PAT", "JWT", "PRIVATE",
     )
 )  # fmt: skip
-NOT_SECRET = frozenset({"PWD", "OLDPWD", "XAUTHORITY"})  # the shell's own
+# The shell's own; and where Ray finds its token, which messages must be able to name.
+NOT_SECRET = frozenset({"PWD", "OLDPWD", "XAUTHORITY", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"})
 SHORTEST_IN_TEXT = 6  # shorter values are common words and numbers: replacing them in text would only garble it
 
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_USERINFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^/\s@'\"]*:[^/\s'\"]*@")
+_USERINFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<user>[^/\s@'\"]*:[^/\s'\"]*)@")
 
 
 def is_secret(name: str) -> bool:
@@ -42,9 +45,30 @@ def mask(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def secret_values(env: Mapping[str, str]) -> list[str]:
-    """The values in ``env`` to look for in text, longest first (one may contain another)."""
-    found = {value for name, value in env.items() if is_secret(name) and len(value) >= SHORTEST_IN_TEXT}
-    return sorted(found, key=len, reverse=True)
+    """The values in ``env`` to look for in text, longest first (one may contain another).
+
+    A value that is the path of something that is there is no secret: ``SSH_AUTH_SOCK``, ``GOOGLE_APPLICATION_CREDENTIALS``.
+    """
+    found: set[str] = set()
+    for name, value in env.items():
+        if is_secret(name) and not (os.path.isabs(value) and os.path.exists(value)):
+            found |= _as_printed(value)
+        for match in _USERINFO.finditer(value):
+            found |= {match["user"], match["user"].partition(":")[2]}
+    return sorted((value for value in found if len(value) >= SHORTEST_IN_TEXT), key=len, reverse=True)
+
+
+def secret_texts(env: Mapping[str, str], command: Sequence[str]) -> tuple[str, ...]:
+    """As :func:`secret_values`, those on the command line among them."""
+    words = [str(word) for word in command]
+    given = {f"{at} SECRET": words[at].removeprefix(before) for at, before, _ in split_secret_flags(words)}
+    return tuple(secret_values({**env, **given}))
+
+
+def _as_printed(value: str) -> set[str]:
+    """A value, each line of one that has several (a private key), and either as ``repr`` and JSON write it."""
+    parts = {value, *(line for line in value.splitlines() if len(line) > SHORTEST_IN_TEXT)}
+    return {form for part in parts for form in (part, repr(part)[1:-1], json.dumps(part)[1:-1])}
 
 
 def mask_text(text: str, env: Mapping[str, str]) -> str:
@@ -53,7 +77,12 @@ def mask_text(text: str, env: Mapping[str, str]) -> str:
     Args:
         env: the environment the job runs in.
     """
-    for value in secret_values(env):
+    return mask_secrets(text, secret_values(env))
+
+
+def mask_secrets(text: str, secrets: Sequence[str]) -> str:
+    """As :func:`mask_text`, for values that were looked up before."""
+    for value in secrets:
         text = text.replace(value, MASK)
 
     def masked(match: re.Match[str]) -> str:
@@ -87,16 +116,35 @@ def split_secret_flags(argv: Sequence[str]) -> list[tuple[int, str, str]]:
     for index, word in enumerate(argv):
         name, equals, value = word.partition("=")
         previous = argv[index - 1] if index else ""
-        if equals and value and _is_secret_flag(name, value):
+        if equals and value and not any(c.isspace() for c in name) and _is_secret_flag(name, value):
             found.append((index, name + "=", _variable(name)))
         elif previous.startswith("-") and "=" not in previous and not word.startswith("-") and _is_secret_flag(previous, word):
             found.append((index, "", _variable(previous)))
     return found
 
 
+def hide_secret_flags(line: str) -> tuple[str, dict[str, str]]:
+    """A line for a shell with ``"$NAME"`` where the values of its secret flags stood, and what they were.
+
+    ``train --api-key 'abc'`` gives ``train --api-key "$API_KEY"`` and ``{"API_KEY": "abc"}``.
+    """
+    found: dict[str, str] = {}
+
+    def hidden(match: re.Match[str]) -> str:
+        value, name = match["value"].strip("'\""), _variable(match["name"])
+        if value.startswith("$") or not _is_secret_flag(match["name"], value):
+            return match[0]
+        while found.setdefault(name, value) != value:  # the flag stands there twice
+            name += "_"
+        return f'{match["name"]}{match["by"]}"${name}"'
+
+    return _FLAG.sub(hidden, line), found
+
+
 def mask_command(argv: Sequence[str]) -> list[str]:
-    """The command line with its secrets masked, for whatever is shown or recorded."""
-    words = [mask_url(str(word)) for word in argv]
+    """The command line with its secrets masked, for whatever is shown or recorded; also where one word is a line for a shell."""
+    words = [str(word) for word in argv]
+    words = [mask_secrets(word, ()) if any(c.isspace() for c in word) else mask_url(word) for word in words]
     for index, before, _ in split_secret_flags(words):
         words[index] = before + MASK
     return words

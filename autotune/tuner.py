@@ -186,7 +186,7 @@ def environment(bench: Bench, observation: Observation) -> dict[str, Any]:
             packages[name] = version(name)
         except PackageNotFoundError:
             continue
-    return {"machine": encode(observation.machine), "packages": packages, "seed": bench.seed,
+    return {**bench.executor.about(), "machine": encode(observation.machine), "packages": packages, "seed": bench.seed,
             "command": mask_command(bench.spec.command), "workdir": str(bench.spec.workdir),
             "job_file": "" if bench.spec.source is None else str(bench.spec.source), "planned_steps": bench.spec.planned_steps,
             "budget": {"minutes": bench.spec.budget.minutes, "trials": bench.spec.budget.trials}}

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 
@@ -23,15 +24,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except AutotuneError as error:
-        print(f"autotune: {error}", file=sys.stderr)
+        print(f"autotune: {_masked(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("autotune: interrupted", file=sys.stderr)
         return 130
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            print(f"autotune: {_defect(error)}", file=sys.stderr)
+            return 1
+        print(f"autotune: {str(error.filename)[:60]}…: a file's name of {len(str(error.filename))} characters is too long", file=sys.stderr)
+        return 2
     except Exception as error:
         print(f"autotune: {_defect(error)}", file=sys.stderr)
         return 1
     return 0
+
+
+def _masked(text: str) -> str:
+    import os
+
+    from autotune.secrets import mask_text
+
+    return mask_text(text, os.environ)
 
 
 def _defect(error: Exception) -> str:
@@ -39,13 +54,13 @@ def _defect(error: Exception) -> str:
     import tempfile
     import traceback
 
-    text = "".join(traceback.format_exception(error))
-    head = f"unexpected {type(error).__name__}: {error}"
+    text = _masked(f"{' '.join(sys.argv)}\n{''.join(traceback.format_exception(error))}")
+    head = _masked(f"unexpected {type(error).__name__}: {error}")
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="autotune-error-", suffix=".txt", delete=False, encoding="utf-8"
         ) as file:
-            file.write(f"{' '.join(sys.argv)}\n{text}")
+            file.write(text)
     except OSError:
         return f"{head}\n{text}"
     return f"{head}\n  this is a defect of autotune; the full traceback is in {file.name}"

@@ -32,6 +32,10 @@ COMMANDS: dict[str, Command] = {
         "autotune.cli.export", "export", "Write tuned settings as a script, for a launcher or a cluster, or as a patch of your source."
     ),
     "ui": Command("autotune.cli.ui", "ui", "Compare trials in MLflow."),
+    "submit": Command("autotune.cli.submit", "submit", "Tune a job on a Ray cluster."),
+    "jobs": Command("autotune.cli.jobs", "jobs", "List the runs on a cluster."),
+    "logs": Command("autotune.cli.logs", "logs", "Show what a run on a cluster has printed."),
+    "stop": Command("autotune.cli.stop", "stop", "End a run on a cluster."),
     "sync": Command("autotune.cli.sync", "sync", "Send what was recorded offline to MLflow."),
     "knobs": Command("autotune.cli.knobs", "knobs", "List the knobs, or explain one."),
     "doctor": Command("autotune.cli.doctor", "doctor", "Show what this machine offers and which knobs apply."),

@@ -31,16 +31,18 @@ def check(
 
 def summarize(spec: JobSpec) -> dict[str, Any]:
     """What a run of ``spec`` would do, as JSON data."""
+    from autotune.secrets import mask_command, mask_url
+
     return {
         "name": spec.name,
-        "command": list(spec.command),
+        "command": mask_command(spec.command),
         "workdir": str(spec.workdir),
         "env": sorted(spec.env),  # names only: values may be secrets
         "objective": spec.objective,
         "planned_steps": spec.planned_steps,
         "budget": {"minutes": spec.budget.minutes, "trials": spec.budget.trials},
         "convergence": {"tolerance": spec.convergence.tolerance, "steps": spec.convergence.steps},
-        "tracking": spec.tracking.uri,
+        "tracking": spec.tracking.uri and mask_url(spec.tracking.uri),
         "run_dir": f"autotune-runs/{spec.name}",
         "search_space": spec.search_space.preset,
         "knobs": [

@@ -26,24 +26,28 @@ def compare(
     from autotune.errors import InputError
     from autotune.report.compare_terminal import print_comparison
     from autotune.report.comparison import compare as compare_results
-    from autotune.report.result_file import load_result
+    from autotune.report.result_file import load_result, shown_from
 
     paths = [find_result(run) for run in (run_a, run_b)]
     if paths[0].resolve() == paths[1].resolve():
         raise InputError("both are the same run", where=f"{run_a} and {run_b}", expected="two runs")
-    comparison = compare_results(*(load_result(path) for path in paths))
+    results = [load_result(path) for path in paths]
+    with shown_from(*paths):
+        comparison = compare_results(*results)
     if comparison.differences and not anyway:
         raise InputError(
             "these runs are unlike, so their figures do not compare: " + "; ".join(comparison.differences), where=f"{run_a} and {run_b}",
             expected="two runs of one command, on the same hardware, with the same torch",
             remedy="--anyway compares them all the same",
         )
-    print_captured(lambda console: print_comparison(console, comparison))
+    with shown_from(*paths):
+        print_captured(lambda console: print_comparison(console, comparison))
     if html is not None:
         from autotune.report.compare_page import write_comparison
 
         try:
-            write_comparison(comparison, html)
+            with shown_from(*paths):
+                write_comparison(comparison, html)
         except OSError as error:
             raise InputError(f"cannot be written: {error.strerror or error}", where=str(html), expected="a file in a directory that exists") from None
         typer.echo(f"page: {html}")

@@ -73,4 +73,4 @@ def launch(
         print(f"autotune: {config.name}: {settings}", file=sys.stderr)
     if not any(knob.keeps_files for knob in knobs_of(config).values()):
         become(job)
-    end_as(attend(lambda room: plan(config, extra or (), base=os.environ, seed=seed, out=out, partial=force, preparation=room)))
+    end_as(attend(lambda room: plan(config, extra or (), base=os.environ, seed=seed, out=out, partial=force, preparation=room), quiet))

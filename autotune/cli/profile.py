@@ -93,8 +93,8 @@ def profile_job(
         BaselineError, HookError: the job fails, or the agent cannot get in.
         InputError: the disk is full.
     """
-    from autotune.cli.run import move_aside, told_of_a_full_disk
-    from autotune.executors.local import LocalExecutor
+    from autotune.cli.run import move_aside, open_executor, told_of_a_full_disk
+    from autotune.executors.side_effects import summary
     from autotune.journal import Journal
     from autotune.report.profile import status, write_profile
     from autotune.report.terminal import QuietProgress
@@ -107,13 +107,16 @@ def profile_job(
     began = time.monotonic()
     move_aside(directory)
     journal = Journal(directory / "journal.jsonl", lambda before: before + time.monotonic() - began)
-    with told_of_a_full_disk(directory, "run it again"), closing(journal), closing(LocalExecutor(spec, directory)) as executor, status(spec.name, shown):
+    with (
+        told_of_a_full_disk(directory, "run it again"), closing(journal), status(spec.name, shown) as say,
+        closing(open_executor(spec, directory, journal, say, say)) as executor,
+    ):  # fmt: skip
         bench = Bench(spec, executor, journal, QuietProgress(), Untracked(), directory, nsight=tools, nvtx_modules=nvtx_modules)
         observation, explanation, record = explain_alone(bench, config)
         notes = (*explanation.notes, *(str(record.notes[key]) for key in ("nvtx_modules",) if key in record.notes))
         found = Profile(
             spec.name, config, observation, replace(explanation, notes=notes), round(time.monotonic() - began, 1),
-            environment(bench, observation), dict(record.no_effect),
+            environment(bench, observation), dict(record.no_effect), summary(directory, spec.workdir),
         )  # fmt: skip
     with told_of_a_full_disk(directory, "run it again"):
         write_profile(found, directory)

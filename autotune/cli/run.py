@@ -15,6 +15,7 @@ import typer
 from autotune.errors import BaselineError, HookError, InputError, Interrupted
 
 if TYPE_CHECKING:
+    from autotune.executors.base import Executor
     from autotune.explain.nsight import Tool
     from autotune.job.spec import JobSpec
     from autotune.journal import Journal
@@ -95,7 +96,6 @@ def told_of_a_full_disk(run_dir: Path, then: str = "the same command carries on 
 def _tune_job(
     spec: JobSpec, run_dir: Path, fresh: bool, seed: int, offline: bool, progress_kind: str, tools: tuple[Tool, ...]
 ) -> Result:
-    from autotune.executors.local import LocalExecutor
     from autotune.executors.side_effects import summary
     from autotune.journal import Journal
     from autotune.report.result_file import load_result, write_result
@@ -123,9 +123,13 @@ def _tune_job(
         )
         records.begin(tracker, spec, run_dir)
         stop = Stop()
-        with closing(LocalExecutor(spec, run_dir)) as executor, stop.listening(progress):
+        with closing(open_executor(spec, run_dir, journal, progress.note, progress.warning)) as executor, stop.listening(progress):
             try:
-                result = tune(Bench(spec, executor, journal, progress, tracker, run_dir, seed, stop, tools))
+                try:
+                    result = tune(Bench(spec, executor, journal, progress, tracker, run_dir, seed, stop, tools))
+                except (BaselineError, HookError):
+                    stop.check()  # who stops the run as a whole, as clusters do, ends its job too: that is not the job's failure
+                    raise
             except (BaselineError, HookError):
                 records.finish(tracker, "FAILED")
                 raise
@@ -140,6 +144,21 @@ def _tune_job(
             journal.append("finished", "", {})
         progress.finished(result, run_dir)
         return result
+
+
+def open_executor(spec: JobSpec, run_dir: Path, journal: Journal, say: Callable[[str], None], warn: Callable[[str], None]) -> Executor:
+    """Where the sessions of this run are: on machines of the kind that its first ones were on.
+
+    Raises:
+        InputError: see :func:`autotune.executors.executor_for`.
+    """
+    from autotune.executors import executor_for
+    from autotune.results import Observation
+    from autotune_spaces.codec import decode
+
+    observed = journal.find("observation")
+    like = decode(Observation, observed).machine if observed is not None else None
+    return executor_for(spec, run_dir, like=like, say=say, warn=warn)
 
 
 def publish_outcome(result: Result, spec: JobSpec, run_dir: Path) -> None:

@@ -31,7 +31,7 @@ def show(
 ) -> None:
     """Show the result of a finished run."""
     from autotune.errors import InputError
-    from autotune.report.result_file import load_result
+    from autotune.report.result_file import load_result, shown_from
 
     parts = {"summary": summary, "findings": findings, "operators": operators, "gains": gains, "trials": trials}
     if json and (everything or any(parts.values())):
@@ -47,7 +47,8 @@ def show(
         typer.echo(json_module.dumps(to_json(result), indent=2, default=str))
         return
     wanted = [name for name, asked in parts.items() if asked]
-    _print(result, path.parent, ORDER if everything else wanted or ["closing"])
+    with shown_from(path):
+        _print(result, path.parent, ORDER if everything else wanted or ["closing"])
 
 
 def find_result(run: str) -> Path:

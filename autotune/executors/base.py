@@ -1,14 +1,14 @@
 """Where sessions of the user's command run, and how they may fail.
 
 The stages know this interface only. ``local`` runs sessions on this machine; ``replay`` answers from a recorded
-table, so that the search can be tested without a job.
+table, so that the search can be tested without a job; ``ray`` has a machine for each of several sessions at a time.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -17,9 +17,10 @@ from autotune_spaces.facts import JobFacts, Machine
 from autotune_trials.protocol import Block, BlockReport, Hello, Record
 from autotune_trials.session import FAILURES, SessionFailed
 
+NODE = "node"  # in Record.notes: the machine it was measured on; not there: this one
 PREPARATION_S = "preparation_s"  # in Record.notes: what lies ready before such a process starts took so long to prepare
 
-__all__ = ["FAILURES", "PREPARATION_S", "Executor", "FixedRun", "LiveSession", "SessionFailed"]
+__all__ = ["FAILURES", "NODE", "PREPARATION_S", "Executor", "FixedRun", "LiveSession", "SessionFailed"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class FixedRun:
     nvtx_modules: int = 0  # profile: ranges for modules down to this depth
     stacks: bool = False  # profile: a few iterations with Python frames, and nothing else
     capture: Capture | None = None  # profile: by this tool instead of torch.profiler; the report is Record.notes["report"]
+    # Asked once when the window is full, while the job still runs: iterations it should have in all; 0: it is long enough.
+    more: Callable[[Record], int] | None = field(default=None, compare=False)
 
 
 class LiveSession(ABC):
@@ -90,7 +93,27 @@ class Executor(ABC):
     """Starts sessions. One at a time: sessions side by side on one machine spoil each other's timing."""
 
     loader_key: str = ""  # set after observe: which DataLoader is the training one
+    goes_on: bool = False  # whether FixedRun.more is asked; else a window that is too short must be made anew
     last_hello: Hello | None = None  # of the session opened last
+    node: str = ""  # the machine its sessions run on; "": this one, or (where there are lanes) not always the same one
+    fails_over = False  # where the machine of a session is lost, the next session runs on another one
+
+    def lanes(self) -> Sequence[Executor] | None:
+        """Where several sessions may run at the same time: an executor for each slot that is there now. Asked again and again, as machines
+        come and go. None: there is one place only, this executor.
+
+        Raises:
+            InputError: none is there any more, and none has come in a long time.
+        """
+        return None
+
+    def lane(self, node: str) -> Executor | None:
+        """The one whose sessions run on ``node``; None if it is not there (any more)."""
+        return self if node == self.node else None
+
+    def about(self) -> Mapping[str, Any]:
+        """What the result says of where it was measured; {}: on this machine."""
+        return {}
 
     @abstractmethod
     def open_live(self, process_config: Config) -> LiveSession:

@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,12 @@ from autotune.export.fingerprint import interpreter
 from autotune.job.command import placeholders
 from autotune.job.configs import in_words, live_choices, process_part
 from autotune.job.spec import JobSpec
+from autotune.secrets import mask_command, secret_texts
 from autotune_spaces.base import Config, Knob, Start, Value, Withdrawn
 from autotune_trials import warden
 from autotune_trials.measure.profiler import STACK_STEPS
 from autotune_trials.paths import SessionPaths
-from autotune_trials.preparing import Preparation
+from autotune_trials.preparing import Preparation, silent
 from autotune_trials.protocol import Block, BlockReport, KnobChoice, Record, SessionConfig
 from autotune_trials.put_back import leftovers
 from autotune_trials.session import Session
@@ -66,7 +67,10 @@ class LocalLiveSession(LiveSession):
 
 
 class LocalExecutor(Executor):
-    """Runs sessions of ``spec``'s command under ``run_dir``.
+    """Runs sessions of ``spec``'s command under ``run_dir``. ``say`` is told what is done before a session that may take minutes.
+
+    Args:
+        own: what else the tuner writes, which is none of the job's doing.
 
     Raises (its methods):
         SessionFailed: with the session's directory and the end of its log.
@@ -74,10 +78,13 @@ class LocalExecutor(Executor):
         OSError: the run directory cannot be written.
     """
 
-    def __init__(self, spec: JobSpec, run_dir: Path) -> None:
+    goes_on = True
+
+    def __init__(self, spec: JobSpec, run_dir: Path, say: Callable[[str], None] = silent, own: Sequence[Path] = ()) -> None:
         self.spec, self.run_dir = spec, Path(run_dir).absolute()
+        self._own = (*own_places(self.run_dir, spec.tracking.uri), *own)
         self._open: list[Session] = []
-        self._preparation = Preparation()
+        self._preparation = Preparation(say=say)
         warden.sweep_stale(socket_folders())  # what an earlier run left behind when it was killed together with its wardens
         self._lock = WorkdirLock(spec.workdir) if spec.side_effects.put_back or leftovers(str(self.run_dir)) else None
         try:
@@ -121,7 +128,7 @@ class LocalExecutor(Executor):
         try:
             session.start()
             self.last_hello = session.wait_hello()
-            record = session.wait_record()
+            record = session.wait_record(request.more)
             if request.capture is not None:
                 record = replace(record, notes={**record.notes, "report": self._report(session, request.capture)})
             if prepared_s := self._preparation.cost_s(self._process_choices(request.config)):
@@ -185,7 +192,8 @@ class LocalExecutor(Executor):
             argv, self.spec.workdir, self.spec.env, paths, config,
             overrides=overrides, fill={"seed": str(FIRST_SEED + seed)}, cache_dir=self.run_dir / "compile-cache",
             startup_timeout_s=self.spec.startup_timeout_s, hang_timeout_s=self.spec.hang_timeout_s,
-            keep=self.spec.side_effects.keep if self.spec.side_effects.put_back else None, own=own_places(self.run_dir, self.spec.tracking.uri),
+            keep=self.spec.side_effects.keep if self.spec.side_effects.put_back else None, own=self._own,
+            secrets=secret_texts({**os.environ, **self.spec.env}, argv),
         )  # fmt: skip
         self._open = [s for s in self._open if not s.closed] + [session]
         return session
@@ -252,7 +260,7 @@ def finish(session: Session) -> None:
 def job_failed_log(failure: SessionFailed, spec: JobSpec, process: Mapping[str, object] | None = None) -> str:
     """What a person is shown when the job itself fails: what, where, the end of its output, where the rest lies."""
     lines = [f"{failure.kind} at {failure.where}: {failure.detail}" if failure.where else f"{failure.kind}: {failure.detail}"]
-    lines.append(f"command: {' '.join(spec.command)}  (in {spec.workdir})")
+    lines.append(f"command: {' '.join(mask_command(spec.command))}  (in {spec.workdir})")
     if process:
         lines.append("with " + " ".join(f"{k}={v}" for k, v in process.items()))
     if failure.log_tail:

@@ -3,7 +3,7 @@
     a session ends       Session.close puts back what was noted (autotune_trials.put_back); written.json says what that was
     the first one        the working directory is also looked through for files that changed unseen: noticed.json
     a session begins     not while a file of the user's could not be put back: the next trial would start from another state
-    a run begins         it alone may put things back in this working directory; what a killed run left is put back first
+    a run begins         it alone may put things back in this working directory, and in those in it; what a killed run left is put back first
     a run ends           summary() of all sessions, for the closing screen and result.json
 """
 
@@ -42,50 +42,75 @@ def own_places(run_dir: Path, tracking_uri: str | None) -> tuple[Path, ...]:
 
 
 class WorkdirLock:
-    """Held while trials run in ``workdir`` and are put back: two runs would put back each other's files.
+    """Held while trials run in ``workdir`` and are put back: two runs would put back each other's files, also where the directory of one
+    lies in that of the other.
 
-    A lock on the directory itself: nothing is written there. Within this process it may be taken more than once.
+    Locks on the directories themselves, so nothing is written anywhere: a run has its own directory alone, and shares those above it with
+    other runs in them. Within this process it may be taken more than once.
 
     Raises:
-        InputError: another run holds it.
+        InputError: another run holds the directory, one above it, or one in it.
     """
 
-    _held: ClassVar[dict[str, tuple[int, int]]] = {}  # directory -> (descriptor, how often)
+    _held: ClassVar[dict[str, tuple[list[int], int]]] = {}  # directory -> (descriptors, how often)
 
     def __init__(self, workdir: Path) -> None:
         self._path: str | None = os.path.realpath(workdir)
-        folder, times = self._held.get(self._path) or (self._take(self._path, workdir), 0)
-        self._held[self._path] = folder, times + 1
+        folders, times = self._held.get(self._path) or (self._take(Path(self._path), workdir), 0)
+        self._held[self._path] = folders, times + 1
 
-    def _take(self, path: str, workdir: Path) -> int:
+    def _take(self, path: Path, workdir: Path) -> list[int]:
+        folders: list[int] = []
         try:
-            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError:  # may be entered but not read; there is none, which the job will say
-            return -1
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for folder in (path, *path.parents):
+                folders += _locked(folder, alone=folder == path)
         except BlockingIOError:
-            os.close(folder)
+            _unlock(folders)
+            where = "in this working directory, or in one inside it," if folder == path else f"in {folder}, which holds this working directory,"
             raise InputError(
-                "another autotune run has trials in this working directory, and both would put back each other's files",
+                f"another autotune run has trials {where} and both would put back each other's files",
                 where=str(workdir), expected="one run at a time, as long as trials are put back",
-                remedy="wait for it, run in a copy of the directory, or set side_effects: {put_back: false}",
+                remedy="wait for it, run in a copy of the directory that lies elsewhere, or set side_effects: {put_back: false}",
             ) from None
-        except OSError:  # a file system without locks
-            pass
-        return folder
+        return folders
 
     def release(self) -> None:
         if self._path is None:
             return
-        folder, times = self._held.pop(self._path)
+        folders, times = self._held.pop(self._path)
         if times > 1:
-            self._held[self._path] = folder, times - 1
-        elif folder >= 0:
-            with contextlib.suppress(OSError):  # a forked child may still have it open: closing would not be enough
-                fcntl.flock(folder, fcntl.LOCK_UN)
-            os.close(folder)
+            self._held[self._path] = folders, times - 1
+        else:
+            _unlock(folders)
         self._path = None
+
+
+def _locked(folder: Path, alone: bool) -> list[int]:
+    """A descriptor that locks ``folder``; none where that cannot be: it may not be read, there is none, a file system without locks.
+
+    Raises:
+        BlockingIOError: another process holds it.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return []
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    except OSError:
+        os.close(descriptor)
+        return []
+    return [descriptor]
+
+
+def _unlock(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):  # a forked child may still have it open: closing would not be enough
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
 
 
 def restore_leftovers(run_dir: Path) -> None:

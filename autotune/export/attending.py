@@ -20,21 +20,23 @@ from autotune.errors import InputError
 from autotune.export.launching import Launch, arrive
 from autotune_spaces import staging
 from autotune_trials import warden
-from autotune_trials.preparing import Preparation
+from autotune_trials.preparing import Preparation, silent
 from autotune_trials.surroundings import socket_folders
 
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 SI_KERNEL = 0x80  # a signal that the kernel sent, not a process: of a terminal's keys, which the whole foreground group gets
 
 
-def attend(launch: Callable[[Preparation], Launch]) -> int:
+def attend(launch: Callable[[Preparation], Launch], quiet: bool = False) -> int:
     """Prepare the job, run it, put everything away. Returns its exit status, negative for a signal, as :mod:`subprocess` does.
+
+    ``quiet``: nothing is said of what takes long before the job starts.
 
     Raises:
         InputError: it cannot be prepared or started.
     """
     warden.sweep_stale(socket_folders())  # a launcher that was killed could not put its files away
-    with Preparation() as preparation:
+    with Preparation(say=silent if quiet else _say) as preparation:
         with _ended_by_term():
             job = launch(preparation)
         program, env = arrive(job)
@@ -101,12 +103,16 @@ def _wait(job: subprocess.Popen[bytes]) -> int:
             job.send_signal(told.si_signo)
 
 
+def _say(text: str) -> None:
+    print(f"autotune: {text}", file=sys.stderr, flush=True)
+
+
 def _bring_back(folder: str) -> None:
     try:
         brought = staging.bring_back(folder)
     except OSError as error:
-        print(f"autotune: warning: what the job wrote into its data cannot be brought back: {error}", file=sys.stderr)
+        _say(f"warning: what the job wrote into its data cannot be brought back: {error}")
         return
     if brought:
         more = f" and {len(brought) - 1} more" if len(brought) > 1 else ""
-        print(f"autotune: the job wrote into its data: {brought[0]}{more}", file=sys.stderr)
+        _say(f"the job wrote into its data: {brought[0]}{more}")

@@ -45,14 +45,18 @@ COMPARED = {
 
 def current(tuned: TunedConfig, env: Mapping[str, str]) -> Machine:
     """The machine as the job will find it; what cannot be known without starting CUDA is taken from ``tuned``."""
+    capability = tuned.provenance.machine.get("compute_capability") or (8, 0)  # unknown: give the knobs that ask for it the benefit of the doubt
+    return here(tuned.command, env, tuned.workdir, tuple(capability))
+
+
+def here(command: Sequence[str], env: Mapping[str, str], workdir: Path, capability: tuple[int, ...] = (8, 0)) -> Machine:
+    """This machine, with the software that ``command`` finds on it. ``capability``: of its GPUs, if it has any."""
     model, flags = machines.cpu()
-    software = _ask_python(interpreter(tuned.command, env, tuned.workdir), env, tuned.workdir)
-    then = tuned.provenance.machine
+    software = _ask_python(interpreter(command, env, workdir), env, workdir)
     gpus = _gpus(env) if software.get("cuda_version") or software.get("hip") else []
     facts: dict[str, Any] = {}
     if gpus:
-        capability = then.get("compute_capability") or (8, 0)  # unknown: give the knobs that ask for it the benefit of the doubt
-        facts = {"device_count": len(gpus), "compute_capability": tuple(capability), "device_memory_gib": 1024.0}
+        facts = {"device_count": len(gpus), "compute_capability": capability, "device_memory_gib": 1024.0}
     return Machine(
         cores=machines.cores(),
         memory_gib=machines.memory_gib(),
@@ -72,17 +76,21 @@ def current(tuned: TunedConfig, env: Mapping[str, str]) -> Machine:
 
 def differences(tuned: TunedConfig, now: Machine) -> list[str]:
     """What is unlike the machine the settings were found on, in words."""
-    then = tuned.provenance.machine
-    found = []
     on_gpu = tuned.provenance.job_device == "cuda"
-    if on_gpu and now.device != "cuda":
-        found.append("tuned on a GPU, none here")
+    found = ["tuned on a GPU, none here"] if on_gpu and now.device != "cuda" else []
+    unlike = compared(tuned.provenance.machine, now, gpu=on_gpu and now.device == "cuda")
+    return found + [f"{word}: {before} when tuned, {after} here" for word, before, after in unlike]
+
+
+def compared(then: Mapping[str, Any], now: Machine, *, gpu: bool) -> list[tuple[str, Any, Any]]:
+    """(what, before, now) of all in which two machines differ so much that their figures cannot be compared."""
+    found = []
     for name, word in COMPARED.items():
-        if name in ("device_name", "device_count", "cuda_version") and not (on_gpu and now.device == "cuda"):
+        if name in ("device_name", "device_count", "cuda_version") and not gpu:
             continue
         before, after = then.get(name), getattr(now, name)
         if before and after and str(before) != str(after):
-            found.append(f"{word}: {before} when tuned, {after} here")
+            found.append((word, before, after))
     return found
 
 

@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -130,9 +131,18 @@ def write_session(session: SessionConfig, cache: Path | None = None) -> Path:
     try:
         paths = _session_directory(root)
     except OSError:  # a home that cannot be written to
-        paths = _session_directory(Path(tempfile.gettempdir()) / f"autotune-{os.getuid()}" / digest)
+        paths = _session_directory(_temporary_directory() / digest)
     publish(paths.config, json.dumps(encode(dataclasses.replace(session, directory=str(paths.root)))))
     return paths.config
+
+
+def _temporary_directory() -> Path:
+    """A directory in the temporary one that is this user's alone: its usual name may be somebody else's trap."""
+    usual = Path(tempfile.gettempdir()) / f"autotune-{os.getuid()}"
+    usual.mkdir(mode=0o700, exist_ok=True)
+    found = usual.lstat()
+    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+    return usual if own else Path(tempfile.mkdtemp(prefix="autotune-"))
 
 
 def _session_directory(root: Path) -> SessionPaths:

@@ -77,6 +77,11 @@ def in_words(name: str, knob: TunedKnob) -> str:
     return one_line(f"{name} = {shown(knob.value)} (was {shown(knob.was)}){gain}")
 
 
+def knob_comments(tuned: TunedConfig) -> list[str]:
+    """Every setting in words, a comment each."""
+    return [text for name, choice in tuned.knobs.items() for text in comment(in_words(name, choice))]
+
+
 def shown(value: object) -> str:
     return {True: "true", False: "false", None: "unset"}.get(value, str(value)) if isinstance(value, (bool, type(None))) else str(value)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from autotune.job.spec import JobSpec
 from autotune.results import Interval, Observation, Result
-from autotune.secrets import is_secret, mask_url, split_secret_flags
+from autotune.secrets import hide_secret_flags, is_secret, mask_url, split_secret_flags
 from autotune_spaces import knobs as knob_registry
 from autotune_spaces.base import Value
 from autotune_spaces.codec import encode
@@ -137,6 +137,9 @@ def _without_secrets(env: Mapping[str, str], command: Sequence[str]) -> tuple[di
     """The environment without its secrets, the command with ``${NAME}`` for them, and their names."""
     secrets = {name: value for name, value in env.items() if is_secret(name) or mask_url(value) != value}
     words = list(command)
+    if words[:2] == ["/bin/sh", "-c"]:  # `shell: true`: the shell looks them up itself
+        words[2], hidden = hide_secret_flags(words[2])
+        secrets |= hidden
     for index, prefix, name in split_secret_flags(words):
         value = words[index].removeprefix(prefix)
         same = next((n for n, v in secrets.items() if v == value), None)

@@ -52,12 +52,22 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
     schema = json_schema()
     for key, entry in schema["properties"].items():
         if "$ref" in entry:
-            model = schema["$defs"][entry["$ref"].rpartition("/")[2]]
-            for inner, detail in model["properties"].items():
-                yield f"{key}.{inner}", _kind(detail), _default(detail), detail["description"]
+            yield from _inner(key, _model(schema, entry))
+        elif key == "executor":
+            yield key, "`local`, `ray` or mapping", "`local`", entry["description"]
+            yield from _inner("executor.ray", schema["$defs"]["Ray"])
         else:
             needed = key in schema["required"]
             yield key, _kind(entry), "" if needed else _default(entry), entry["description"]
+
+
+def _model(schema: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
+    return dict(schema["$defs"][entry["$ref"].rpartition("/")[2]])
+
+
+def _inner(key: str, model: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    for inner, detail in model["properties"].items():
+        yield f"{key}.{inner}", _kind(detail), _default(detail), detail["description"]
 
 
 def _kind(entry: dict[str, Any]) -> str:

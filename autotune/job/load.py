@@ -16,6 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import UnionType
 from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
@@ -24,6 +25,7 @@ from autotune.errors import InputError
 from autotune.job import command as commands
 from autotune.job.mistakes import Mistake, nearest, to_error
 from autotune.job.schema import Convergence as ParsedConvergence
+from autotune.job.schema import Executor as ParsedExecutor
 from autotune.job.schema import JobFile, shown
 from autotune.job.spec import (
     Budget,
@@ -37,6 +39,7 @@ from autotune.job.spec import (
     Tracking,
 )
 from autotune.job.yaml_lines import Document, Place, YamlMistake, read_text, read_yaml
+from autotune.secrets import is_secret
 
 MIN_FREE_MIB = 64  # journal, logs and two traces of a small run
 _DEFAULT_NAMES = ("job", "autotune", "tune")  # file names that say nothing about the job
@@ -47,7 +50,7 @@ def load_job(path: Path | str, *, check: bool = True) -> JobSpec:
 
     Args:
         path: job.yaml; relative paths in it are relative to its folder.
-        check: also look whether the command exists and its python has torch (one short subprocess).
+        check: also look whether the command exists and its python has torch (one short subprocess), if it is to run on this machine.
 
     Raises:
         InputError: with file and line of every mistake.
@@ -59,7 +62,7 @@ def load_job(path: Path | str, *, check: bool = True) -> JobSpec:
     spec, more = _build(parsed or _what_is_right(document.data, mistakes), document, file)
     if mistakes or spec is None:
         raise to_error([*mistakes, *more], document, file)
-    if check:
+    if check and spec.executor.kind == "local":  # elsewhere the machines of the cluster have to have it
         place: Place = ("command",)
         where = f"{file}:{document.line(place)}"
         commands.check_command(spec.command, spec.workdir, spec.env, where)
@@ -169,7 +172,7 @@ def _mistake(detail: Mapping[str, Any]) -> Mistake:
     if kind == "autotune":
         found = context["found"]
         if place[:1] == ("env",) and found.startswith("the value"):
-            found = f"{key}: {found}"
+            found = f"{key}: the value is neither text nor a number" if is_secret(str(place[-1])) else f"{key}: {found}"
         return Mistake(place, found, context["expected"], context["nearest"], context["remedy"])
     if kind in ("extra_forbidden", "invalid_key"):
         keys = _keys(place[:-1])
@@ -186,6 +189,7 @@ def _keys(place: Place) -> list[str]:
             model = get_args(get_args(model)[1])[0]
         else:
             model = model.model_fields[part].annotation
+        model = next((a for a in get_args(model) if a is not type(None)), model) if get_origin(model) is UnionType else model
     return list(model.model_fields)
 
 
@@ -210,12 +214,12 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
     """The checks that need more than one key, or the disk."""
     mistakes: list[Mistake] = []
     home = file.resolve().parent
-    workdir = (home / Path(parsed.workdir).expanduser()).resolve()
-    if not workdir.is_dir():
+    workdir = _directory(home, parsed.workdir)
+    if workdir is None:
         mistakes.append(
             Mistake(
                 ("workdir",),
-                f"workdir is {shown(parsed.workdir)}: no directory {workdir}",
+                f"workdir is {shown(parsed.workdir)}: no directory {' '.join(str(home / parsed.workdir).split())[:300]}",
                 "a directory, relative to this file",
             )
         )
@@ -242,9 +246,33 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
                     ("command",), f"nothing fills {{{name}}} in the command", expected, f"{{{close}}}" if close else ""
                 )
             )
-    if mistakes or space is None:
+    mistakes += _slots_in_one_directory(parsed)
+    if mistakes or space is None or workdir is None:
         return None, mistakes
     return _spec(parsed, document, file, words, workdir, space), []
+
+
+def _slots_in_one_directory(parsed: JobFile) -> list[Mistake]:
+    """Trials that run at the same time in one directory would put back each other's files."""
+    ray = parsed.executor.ray
+    if ray is None or ray.workdir == "ship" or ray.slots == 1 or not parsed.side_effects.put_back:
+        return []
+    return [
+        Mistake(
+            ("executor",), "several slots share the working directory, and each would put back what the others write",
+            "side_effects: {put_back: false} and a job that writes to {trial_dir} only, or slots: 1",
+            remedy="leave out 'workdir: shared': every slot then has its own copy",
+        )
+    ]  # fmt: skip
+
+
+def _directory(home: Path, named: str) -> Path | None:
+    """The directory that ``named`` means, None if there is none: also no such user (``~name``), a name too long, a NUL in it."""
+    try:
+        path = (home / Path(named).expanduser()).resolve()
+        return path if path.is_dir() else None
+    except (OSError, RuntimeError, ValueError):
+        return None
 
 
 def _words(parsed: JobFile) -> tuple[str, ...]:
@@ -280,7 +308,7 @@ def _spec(
         constraints=Constraints(**parsed.constraints.model_dump()),
         convergence=_convergence(parsed.convergence),
         budget=Budget(**parsed.budget.model_dump()),
-        executor=ExecutorSpec(parsed.executor),
+        executor=_executor(parsed.executor),
         tracking=Tracking(_beside(parsed.tracking.uri, source.parent), parsed.tracking.experiment),
         side_effects=SideEffects(parsed.side_effects.put_back, tuple(parsed.side_effects.keep)),
         traces=parsed.traces,
@@ -293,6 +321,10 @@ def _spec(
 def _convergence(parsed: ParsedConvergence) -> Convergence:
     metrics = {name: Metric(m.pattern, m.tolerance) for name, m in parsed.metrics.items()}
     return Convergence(parsed.tolerance, parsed.steps, metrics)
+
+
+def _executor(parsed: ParsedExecutor) -> ExecutorSpec:
+    return ExecutorSpec() if parsed.ray is None else ExecutorSpec("ray", parsed.ray.model_dump())
 
 
 def _beside(uri: str | None, home: Path) -> str | None:

@@ -14,9 +14,12 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from autotune.job.mistakes import listing, nearest
+from autotune.secrets import mask_url
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
-EXECUTORS = ("local",)
+EXECUTORS = ("local", "ray")
+RAY_ADDRESSES = ("auto", "local")
+WORKDIRS = ("ship", "shared")
 OBJECTIVES = ("throughput", "time_to_train")
 TRACES = ("none", "finalists", "all")
 URI_SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks")
@@ -32,7 +35,7 @@ def wrong(found: str, expected: str, nearest: str = "", remedy: str = "") -> Pyd
 def shown(value: object) -> str:
     """A value as an error message quotes it: as YAML spells it, short, on one line."""
     if isinstance(value, str):
-        text = f"'{value}'"
+        text = f"'{mask_url(value)}'"
     elif value is None:
         text = "nothing"
     elif isinstance(value, bool):
@@ -66,6 +69,8 @@ def _command(value: object) -> tuple[str, ...] | str:
         and value
         and all(isinstance(v, (str, int, float)) and not isinstance(v, bool) for v in value)
     ):
+        if any("\0" in str(v) for v in value):
+            raise wrong("the command holds a NUL character", "text")
         return tuple(str(v) for v in value)
     raise wrong(
         f"the command is {shown(value) if value else 'empty'}", "a line of text, or a list of words (text and numbers)"
@@ -103,12 +108,27 @@ def _objective(value: object) -> object:
 
 
 def _executor(value: object) -> object:
+    """``local``, ``ray`` and ``{ray: …}`` as the mapping that :class:`Executor` is made of."""
+    if isinstance(value, Executor):
+        return value
     kind = next(iter(value), None) if isinstance(value, dict) else value
-    if kind == "ray":
-        raise wrong("executor is 'ray'; this version runs jobs on this machine only", "local")
-    if isinstance(value, dict) and kind == "local":
-        raise wrong("the local executor takes no settings", "executor: local")
-    return kind if isinstance(value, dict) else value
+    if not isinstance(kind, str) or kind not in EXECUTORS or (isinstance(value, dict) and len(value) != 1):
+        raise wrong(f"executor is {shown(kind)}", listing(EXECUTORS), nearest(kind, EXECUTORS))
+    options = value[kind] if isinstance(value, dict) else None
+    if kind == "local":
+        if isinstance(value, dict):
+            raise wrong("the local executor takes no settings", "executor: local")
+        return {}
+    return {"ray": {} if options is None else options}
+
+
+def _address(value: object) -> str:
+    expected = "auto (the cluster of this machine), local (one of our own, on this machine), HOST:PORT or ray://HOST:PORT"
+    if not isinstance(value, str) or not value:
+        raise wrong(f"address is {shown(value)}", expected)
+    if value in RAY_ADDRESSES or re.fullmatch(r"(?:ray://)?(?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:]+\]):[0-9]{1,5}", value):
+        return value
+    raise wrong(f"address is {shown(value)}", expected, nearest(value, RAY_ADDRESSES))
 
 
 def _tolerance(value: object) -> float:
@@ -141,7 +161,7 @@ def _pattern(value: str) -> str:
     expected = "a regular expression whose one group is the number: val_acc=([0-9.]+)"
     try:
         groups = re.compile(value).groups
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise wrong(f"pattern {shown(value)} is no regular expression: {error}", expected) from None
     if value and groups != 1:
         raise wrong(f"pattern {shown(value)} has {groups} groups", expected)
@@ -231,7 +251,8 @@ class Tracking(_Model):
 
     uri: Annotated[str | None, PlainValidator(_uri, json_schema_input_type=str | None)] = Field(
         "auto",
-        description="auto (sqlite beside the run directory), none, sqlite:///FILE.db (relative to this file), or a server's address.",
+        description="auto (MLFLOW_TRACKING_URI if set, else sqlite beside the run directory), none, "
+        "sqlite:///FILE.db (relative to this file), or a server's address.",
         examples=["sqlite:///mlflow.db", "http://localhost:5000"],
     )
     experiment: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = Field(
@@ -250,6 +271,31 @@ class SideEffects(_Model):
         description="Files and directories the job may write during trials, relative to workdir, * and ? allowed: they are left alone.",
         examples=[["data", "cache/*.npy"]],
     )
+
+
+class Ray(_Model):
+    """Where sessions run, if on a Ray cluster."""
+
+    address: Annotated[str, PlainValidator(_address, json_schema_input_type=str)] = Field(
+        "auto",
+        description="auto: the cluster this machine belongs to; local: one of our own, on this machine; or HOST:PORT, or ray://HOST:PORT.",
+        examples=["ray://head:10001"],
+    )
+    slots: int | None = Field(None, ge=1, le=10_000, description="Most slots used at once, each with a trial in flight; default: all there are.")
+    gpus_per_slot: int | None = Field(None, ge=1, le=64, description="GPUs of one slot, with their share of the node's cores; default: a node as a whole.")
+    cpus_per_slot: int | None = Field(None, ge=1, le=4096, description="Cores of one slot; default: its share of the node.")
+    resource: Annotated[str, StringConstraints(min_length=1, max_length=100)] | None = Field(
+        None, description="Ray resource that marks nodes for tuning: a node has as many slots as it has units of it, and none without it."
+    )
+    workdir: Annotated[Literal["ship", "shared"], _one_of(WORKDIRS, "workdir")] = Field(
+        "ship", description="ship: every slot gets its own copy of workdir; shared: it lies at the same path on every node."
+    )
+
+
+class Executor(_Model):
+    """Where the job runs."""
+
+    ray: Ray | None = Field(None, description="On a Ray cluster.")
 
 
 class JobFile(_Model):
@@ -290,8 +336,12 @@ class JobFile(_Model):
     constraints: Constraints = Field(default_factory=lambda: Constraints())
     convergence: Convergence = Field(default_factory=lambda: Convergence())
     budget: Budget = Field(default_factory=lambda: Budget())
-    executor: Annotated[Literal["local"], _one_of(EXECUTORS, "executor"), BeforeValidator(_executor)] = Field(
-        "local", description="Where the job runs: on this machine."
+    executor: Annotated[
+        Executor, BeforeValidator(_executor, json_schema_input_type=Literal["local", "ray"] | Executor)
+    ] = Field(
+        default_factory=lambda: Executor(),
+        description="local: on this machine. ray, or ray with settings: on a Ray cluster, see docs/ray.md.",
+        examples=[{"ray": {"address": "auto"}}],
     )
     tracking: Tracking = Field(default_factory=lambda: Tracking())
     side_effects: SideEffects = Field(default_factory=lambda: SideEffects())

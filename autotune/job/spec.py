@@ -45,7 +45,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Tracking:
-    uri: str | None = "auto"  # "auto": sqlite in the run directory's parent; None: no MLflow, the spool only
+    uri: str | None = "auto"  # "auto": MLFLOW_TRACKING_URI, else sqlite in the run directory's parent; None: no MLflow, the spool only
     experiment: str | None = None  # None: the job's name
 
 
@@ -57,10 +57,17 @@ class SideEffects:
     keep: tuple[str, ...] = ()  # patterns relative to the working directory
 
 
+SHARE_OPTIONS = ("gpus_per_slot", "cpus_per_slot")
+
+
 @dataclass(frozen=True)
 class ExecutorSpec:
     kind: str = "local"
-    options: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)  # of ray: the fields of schema.Ray
+
+    def identity(self) -> ExecutorSpec:
+        """What decides which hardware a trial sees. Where the cluster is reached and how many slots are used may change in mid-run."""
+        return ExecutorSpec(self.kind, {k: v for k, v in self.options.items() if self.kind != "ray" or k in SHARE_OPTIONS})
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,7 @@ class JobSpec:
             "planned_steps": self.planned_steps,
             "constraints": self.constraints,
             "convergence": self.convergence,
-            "executor": self.executor,
+            "executor": self.executor.identity(),
         }
         text = json.dumps(encode(identity), sort_keys=True, separators=(",", ":"), default=repr)
         return hashlib.sha256(text.encode()).hexdigest()

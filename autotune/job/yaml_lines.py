@@ -5,8 +5,11 @@ from ``yaml.safe_load``, each because of a mistake people really make:
 
 * ``on``, ``off``, ``yes`` and ``no`` stay words (YAML 1.2), so ``amp_dtype: [off, bfloat16]`` means what it says;
 * ``1e-3`` is a number, ``1:30`` and ``2026-01-02`` are not turned into something else;
-* a key given twice is an error, not a silent overwrite;
+* a key is a word (``1:`` is "1"), and one given twice is an error, not a silent overwrite;
 * a document that grows beyond :data:`MAX_NODES` through aliases is refused.
+
+It may come from anywhere, so that nothing in it is taken on trust: tags other than those of plain data are refused before anything is made
+of them, and what is read is bounded in size, depth, digits and time.
 """
 
 from __future__ import annotations
@@ -20,7 +23,10 @@ from typing import Any
 import yaml
 
 MAX_NODES = 10_000
-MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 17  # read in 3 s at worst; a long tuned.yaml has a tenth of it
+MAX_DIGITS = 100  # of a whole number
+MAX_DEPTH = 50
+NO_CHARACTER = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates, but for those that stand for undecodable bytes of file names
 
 Place = tuple[str | int, ...]  # keys and indexes from the top: ("budget", "minutes")
 
@@ -44,10 +50,8 @@ class Document:
     def line(self, place: Place) -> int:
         """The line of ``place``, or of the nearest thing around it that is in the file."""
         for end in range(len(place), 0, -1):
-            # A key is noted as it is spelled; in the data ``1:`` is a number.
-            for candidate in (place[:end], (*place[: end - 1], str(place[end - 1]))):
-                if candidate in self.lines:
-                    return self.lines[candidate]
+            if place[:end] in self.lines:
+                return self.lines[place[:end]]
         return 1
 
 
@@ -56,12 +60,21 @@ class _Loader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, Any] = {}
 
+    @classmethod
+    def meaning(cls, text: str) -> str:
+        """What unquoted ``text`` is: int, float, bool, null, merge or str."""
+        for tag, pattern in cls.yaml_implicit_resolvers.get(text[:1], ()):
+            if pattern.match(text):
+                return str(tag).rpartition(":")[2]
+        return "str"
 
-# ``int``: also 20_000, as Python writes it; no octal by a leading zero, no base 60.
+
+# ``int``: also 20_000, as Python writes it; no octal by a leading zero, no base 60. Each digit can be read in one way only, so that a
+# long row of them is read in one go.
 for _tag, _pattern, _first in (
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("int", r"[-+]?(?:0x[0-9a-fA-F]+|[0-9][0-9_]*)", "-+0123456789"),
-    ("float", r"[-+]?(?:[0-9][0-9_]*)?\.?[0-9]+(?:[eE][-+]?[0-9]+)?|[-+]?[0-9]+\.(?:[eE][-+]?[0-9]+)?"
+    ("float", r"[-+]?(?:[0-9][0-9_]*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
               r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+0123456789."),
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("merge", r"<<", "<"),
@@ -75,6 +88,8 @@ def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+_CORE = "tag:yaml.org,2002:"
+_PLAIN = {_CORE + name for name in ("str", "int", "float", "bool", "null", "seq", "map", "merge")}
 
 
 def read_yaml(path: Path) -> Document:
@@ -105,8 +120,10 @@ def parse_yaml(text: str) -> Document:
             node = loader.get_single_node()
             if node is None:
                 return Document(None, {}, {})
-            _walk(node, (), (), lines, spelling)
+            _Walk(lines, spelling).visit(node, (), ())
             return Document(loader.construct_document(node), lines, spelling)
+        except (ValueError, OverflowError) as error:  # of the reader itself: "\\UFFFFFFFF", %YAML 1.(5000 digits)
+            raise YamlMistake(f"not valid YAML: {error}", loader.get_mark().line + 1) from None
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
@@ -117,8 +134,6 @@ def parse_yaml(text: str) -> Document:
         raise YamlMistake(f"a character that YAML does not allow: {chr(error.character)!r}", line) from None
     except RecursionError:
         raise YamlMistake("nested too deeply", 1) from None
-    except ValueError as error:  # a number Python refuses, e.g. of 5000 digits
-        raise YamlMistake(str(error), 1) from None
 
 
 def _describe(error: yaml.MarkedYAMLError) -> str:
@@ -131,50 +146,84 @@ def _describe(error: yaml.MarkedYAMLError) -> str:
     return f"not valid YAML: {error.context + ', ' if error.context else ''}{problem}"
 
 
-def _walk(
-    node: yaml.Node, place: Place, above: tuple[int, ...], lines: dict[Place, int], spelling: dict[Place, str]
-) -> None:
-    """Note the line of every part; aliases are followed, so that what they stand for has a line in each place."""
-    line = node.start_mark.line + 1
-    if id(node) in above:
-        raise YamlMistake("an alias that contains itself", line)
-    if len(lines) > MAX_NODES:
-        raise YamlMistake(f"more than {MAX_NODES} entries, aliases written out", line)
-    lines.setdefault(place, line)
-    above = (*above, id(node))
-    if isinstance(node, yaml.ScalarNode):
-        if node.style is None:
-            spelling[place] = node.value
-    elif isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            _walk(item, (*place, index), above, lines, spelling)
-    elif isinstance(node, yaml.MappingNode):
-        _walk_mapping(node, place, above, lines, spelling)
+class _Walk:
+    """Notes the line of every part; aliases are followed, so that what they stand for has a line in each place.
+
+    Raises (its methods):
+        YamlMistake: at the line of what is refused.
+    """
+
+    def __init__(self, lines: dict[Place, int], spelling: dict[Place, str]) -> None:
+        self._lines, self._spelling, self._visits = lines, spelling, 0
+
+    def visit(self, node: yaml.Node, place: Place, above: tuple[int, ...]) -> None:
+        line = node.start_mark.line + 1
+        self._visits += 1  # not the places: what is merged in again and again has only one
+        if id(node) in above:
+            raise YamlMistake("an alias that contains itself", line)
+        if self._visits > MAX_NODES:
+            raise YamlMistake(f"more than {MAX_NODES} entries, aliases written out", line)
+        if len(above) > MAX_DEPTH:
+            raise YamlMistake("nested too deeply", line)
+        if node.tag not in _PLAIN:
+            raise YamlMistake(f"the tag {node.tag.replace(_CORE, '!!')}: only plain data is read", line)
+        self._lines.setdefault(place, line)
+        above = (*above, id(node))
+        if isinstance(node, yaml.ScalarNode):
+            _check_scalar(node, line)
+            if node.style is None:
+                self._spelling[place] = node.value
+        elif isinstance(node, yaml.SequenceNode):
+            self._check_kind(node, "seq", line)
+            for index, item in enumerate(node.value):
+                self.visit(item, (*place, index), above)
+        elif isinstance(node, yaml.MappingNode):
+            self._check_kind(node, "map", line)
+            self._visit_mapping(node, place, above)
+
+    def _check_kind(self, node: yaml.Node, kind: str, line: int) -> None:
+        if node.tag != _CORE + kind:
+            raise YamlMistake(f"the tag {node.tag.replace(_CORE, '!!')} on a {'list' if kind == 'seq' else 'mapping'}", line)
+
+    def _visit_mapping(self, node: yaml.MappingNode, place: Place, above: tuple[int, ...]) -> None:
+        first: dict[Hashable, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise YamlMistake("a key that is not a word", line, "key: value")
+            _check_scalar(key, line)
+            if key.tag == _CORE + "merge":
+                # What is merged in is found at its own lines; keys written out here win.
+                for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    if not isinstance(source, yaml.MappingNode):
+                        raise YamlMistake("'<<' merges in what is no mapping", line, "<<: *NAME, of a mapping")
+                    self.visit(source, place, above)
+                continue
+            if key.value in first:
+                raise YamlMistake(
+                    f"the key '{key.value}' stands here again, first on line {first[key.value]}", line, "each key once"
+                )
+            first[key.value] = line
+            key.tag = _CORE + "str"  # a key is a word, also one that looks like a number
+            inner = (*place, key.value)
+            self._lines[inner] = line
+            self.visit(value, inner, above)
+            # A key's line, not its value's: "env:" and what is below it are then told apart.
+            self._lines[inner] = line
 
 
-def _walk_mapping(
-    node: yaml.MappingNode, place: Place, above: tuple[int, ...], lines: dict[Place, int], spelling: dict[Place, str]
-) -> None:
-    first: dict[Hashable, int] = {}
-    for key, value in node.value:
-        line = key.start_mark.line + 1
-        if not isinstance(key, yaml.ScalarNode):
-            raise YamlMistake("a key that is not a word", line, "key: value")
-        if key.tag == "tag:yaml.org,2002:merge":
-            # What is merged in is found at its own lines; keys written out here win.
-            for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
-                _walk(source, place, above, lines, spelling)
-            continue
-        if key.value in first:
-            raise YamlMistake(
-                f"the key '{key.value}' stands here again, first on line {first[key.value]}", line, "each key once"
-            )
-        first[key.value] = line
-        inner = (*place, key.value)
-        lines[inner] = line
-        _walk(value, inner, above, lines, spelling)
-        # A key's line, not its value's: "env:" and what is below it are then told apart.
-        lines[inner] = line
+def _check_scalar(node: yaml.ScalarNode, line: int) -> None:
+    """A scalar of which a value can be made: its tag may have been written by hand, and fit nothing."""
+    kind = node.tag.removeprefix(_CORE)
+    if node.tag not in _PLAIN or kind in ("seq", "map"):
+        raise YamlMistake(f"the tag {node.tag.replace(_CORE, '!!')}: only plain data is read", line)
+    if NO_CHARACTER.search(node.value):
+        raise YamlMistake("half of a character (an unpaired surrogate)", line, "text")
+    if kind == "int" and len(node.value) > MAX_DIGITS:
+        raise YamlMistake(f"a number of {len(node.value)} digits", line, f"at most {MAX_DIGITS}")
+    means = _Loader.meaning(node.value)
+    if kind != "str" and kind != means and (kind, means) != ("float", "int"):
+        raise YamlMistake(f"'{node.value[:40]}' under the tag !!{kind}", line)
 
 
 def read_text(document: Document, place: Place, value: Any) -> str:

@@ -115,12 +115,12 @@ class RichProgress(Progress):
         print_closing(self._console, event.source["result"], event.source["run_dir"])
 
     def _view(self) -> Any:
-        """What stands below the scrollback now. Runs in the refresh thread as well, so it catches everything itself."""
+        """What stands below the scrollback now. Runs in the refresh thread as well."""
         from rich.text import Text
 
         try:
             return self._table()
-        except Exception:
+        except Exception:  # in that thread it would end the refreshing, and in this one the run; the next events draw it again
             return Text("")
 
     def _table(self) -> Any:

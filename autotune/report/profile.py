@@ -6,7 +6,7 @@ import io
 import json
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from autotune.report.findings import print_findings
 from autotune.report.html import render
 from autotune.report.operators import row_words
 from autotune.report.summary import TOOLS, print_summary, result_summary
+from autotune.report.written import written_lines
 from autotune.results import Interval, LossVerdict, Profile, Result
 from autotune_trials.paths import publish
 
@@ -122,6 +123,8 @@ def print_profile(console: Any, profile: Profile, directory: Path, job: Path) ->
     _indented(console, lambda inner: print_findings(inner, judged))
     if unjudged:
         console.print(Text(f"  {words.plural(unjudged, 'rule')} could not be judged here; the page says why", style="dim"))
+    if lines := written_lines(profile.written, "The job"):
+        section("Your files", *(Text(line, style="yellow" if urgent else "dim") for line, urgent in lines))
     section(f"Files, in {story.shown_path(directory)}", *_listed(console, files(profile)))
     section("Next", *_listed(console, [(f"autotune run {shlex.quote(str(job))}", "find the settings it runs fastest with")]))
 
@@ -187,12 +190,13 @@ def _counters(section: Any, side: Side) -> None:
 
 
 @contextmanager
-def status(name: str, shown: bool) -> Iterator[None]:
-    """A line that says what is going on, on a terminal; nothing elsewhere."""
+def status(name: str, shown: bool) -> Iterator[Callable[[str], None]]:
+    """A line that says what is going on, on a terminal; nothing elsewhere. Yields what says more above it."""
     if not shown or not sys.stderr.isatty():
-        yield
+        yield lambda text: None
         return
     from rich.console import Console
 
-    with Console(stderr=True, markup=False, emoji=False).status(f"{words.clean(name)}: profiling, the job runs once"):
-        yield
+    console = Console(stderr=True, markup=False, emoji=False)
+    with console.status(f"{words.clean(name)}: profiling, the job runs once"):
+        yield lambda text: console.print(words.clean(text))

@@ -5,10 +5,14 @@ JSON knows no NaN and no infinity, so both are written as ``null``; a point of a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from autotune.errors import InputError
 from autotune.results import RESULT_SCHEMA_VERSION, Result
@@ -16,6 +20,7 @@ from autotune_spaces.codec import decode, encode
 from autotune_trials.paths import publish
 
 FILE_NAME = "result.json"
+ANEW = "rerun `autotune run` on the same job: it writes the file anew from its journal"
 # What a reader looks for first stands first in the file.
 FIRST = ("schema_version", "name", "verdict", "reason", "speedup", "loss", "knobs", "baseline")
 
@@ -64,7 +69,7 @@ def load_result(path: Path) -> Result:
         raise InputError(f"cannot be read: {error.strerror or error}", where=where) from None
     except UnicodeDecodeError:
         raise InputError("is not text", where=where, expected="the result.json of a finished run") from None
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of 5000 digits is no JSONDecodeError
         raise InputError(f"is not JSON: {error}", where=where, expected="the result.json of a finished run") from None
     version = data.get("schema_version") if isinstance(data, dict) else None
     if not isinstance(version, int) or isinstance(version, bool):
@@ -75,9 +80,47 @@ def load_result(path: Path) -> Result:
             where=where, remedy="read it with the autotune that wrote it, or a newer one",
         )
     try:
-        return decode(Result, data)
+        result = decode(Result, data)
+        if not _fits(Result, result):
+            raise TypeError("a field holds something else than what belongs there")
     except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
+        raise InputError(f"is not a whole result: {error}", where=where, expected="the fields of docs/result.md", remedy=ANEW) from None
+    return result
+
+
+@contextlib.contextmanager
+def shown_from(*paths: Path) -> Iterator[None]:
+    """While results of ``paths`` are shown: what their fields say one by one may still make no sense together.
+
+    Raises:
+        InputError: it makes none.
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        where = " and ".join(map(str, paths))
         raise InputError(
-            f"is not a whole result: {error}", where=where, expected="the fields of docs/result.md",
-            remedy="rerun `autotune run` on the same job: it writes the file anew from its journal",
-        ) from None
+            f"its figures make no sense together ({type(error).__name__}: {error})", where=where, expected="a result.json as it was written",
+            remedy=f"{ANEW}; if it was never edited, this is a defect of autotune",
+        ) from error  # fmt: skip
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    """Whether ``value`` is of the kind that ``hint`` declares, at any depth; one kind of number passes for another, None for a number."""
+    origin, args = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
+    if origin in (Union, UnionType):
+        return any(_fits(arg, value) for arg in args)
+    if origin is tuple and (len(args) != 2 or args[1] is not Ellipsis):
+        return isinstance(value, tuple) and len(args) == len(value) and all(map(_fits, args, value))
+    if origin in (tuple, list, Sequence, frozenset, set):
+        return isinstance(value, (tuple, list, frozenset, set)) and all(_fits(args[0], item) for item in value)
+    if origin in (dict, Mapping):
+        return isinstance(value, Mapping) and all(_fits(args[0], k) and _fits(args[1], v) for k, v in value.items())
+    if is_dataclass(hint):
+        hints = get_type_hints(hint)
+        return isinstance(value, hint) and all(_fits(hints[f.name], getattr(value, f.name)) for f in fields(hint))  # type: ignore[arg-type]
+    if hint in (int, float, bool):
+        return value is None or isinstance(value, (int, float))
+    return isinstance(value, hint)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -46,6 +47,7 @@ class Progress(ABC):
         self.stream = sys.stdout if stream is None else stream
         self._start = time.monotonic()
         self._closed = False
+        self._turn = threading.RLock()  # sessions on several machines report when they please
 
     @abstractmethod
     def show(self, event: Event) -> None:
@@ -87,7 +89,8 @@ class Progress(ABC):
             return
         try:
             elapsed = time.monotonic() - self._start
-            self.show(Event(kind, round(elapsed, 3), data() if callable(data) else data, source))
+            with self._turn:
+                self.show(Event(kind, round(elapsed, 3), data() if callable(data) else data, source))
         except (BrokenPipeError, ValueError) as error:  # `| head` has read enough, or the stream is closed
             self._closed = isinstance(error, BrokenPipeError) or bool(getattr(self.stream, "closed", False))
             self._silence_stdout(error)

@@ -10,8 +10,8 @@ from autotune.results import Written
 SHOWN = 4  # names in one sentence
 
 
-def written_lines(written: Written) -> list[tuple[str, bool]]:
-    """(sentence, does somebody have to do something) each."""
+def written_lines(written: Written, who: str = "Trials") -> list[tuple[str, bool]]:
+    """(sentence, does somebody have to do something) each. ``who`` wrote: trials, or the job that was profiled."""
     lines: list[tuple[str, bool]] = []
     quiet = [
         f"{what} {_names(names, written.counts.get(kind, len(names)))}"
@@ -23,12 +23,12 @@ def written_lines(written: Written) -> list[tuple[str, bool]]:
         if names
     ]
     if quiet:
-        lines.append((f"Trials wrote files of yours: {'; '.join(quiet)}.", False))
+        lines.append((f"{who} wrote files of yours: {'; '.join(quiet)}.", False))
     for path, why in written.unkept.items():
-        lines.append((f"{words.clean(path)} was changed by trials and not put back: {words.clean(why)}. {REMEDY}", True))
+        lines.append((f"{words.clean(path)} was changed by {who[0].lower()}{who[1:]} and not put back: {words.clean(why)}. {REMEDY}", True))
     if written.left:
         names = _names(written.left, written.counts.get("left", len(written.left)))
-        lines.append((f"Left where trials wrote, since something else may have written it: {names}. Remove what you do not need.", True))
+        lines.append((f"Left where {who[0].lower()}{who[1:]} wrote, since something else may have written it: {names}. Remove what you do not need.", True))
     if written.noticed:
         lines.append((f"Changed while a trial ran, by something that could not be watched: {_names(written.noticed, len(written.noticed))}. {REMEDY}", True))
     for path, original in written.failed.items():

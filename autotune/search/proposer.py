@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.job.configs import key_of, normalise
 from autotune.job.spec import SearchSpace
 from autotune.results import Trial
+from autotune.search.storage import OneWriterJournal, remember_less
 from autotune_spaces.base import Config, Value
 
 if TYPE_CHECKING:
@@ -59,21 +60,24 @@ class Proposer:
     def enqueue(self, config: Config, origin: str) -> None:
         """Try ``config`` before asking the sampler; ignored if it was measured or lies outside the domains."""
         clean = self._clean(config)
-        if clean and key_of(clean) not in self._known and all(c != clean for _, c in self._queue):
+        if clean and not self._taken(clean) and all(c != clean for _, c in self._queue):
             self._queue.append((origin, clean))
 
     def next(self) -> tuple[str, dict[str, Value]] | None:
-        """(origin, configuration) not measured before; None when the space is exhausted."""
+        """(origin, configuration) that is neither measured nor being measured; None when there is no other.
+
+        Several may be asked for before one is told: the sampler takes those in flight for slow ones and keeps away from them.
+        """
         while self._queue:
             origin, config = self._queue.pop(0)
             clean = self._clean(config)
-            if clean != config or key_of(clean) in self._known:
+            if clean != config or self._taken(clean):
                 continue  # a value was withdrawn since, or it was measured meanwhile
             self._study.enqueue_trial({**self.defaults, **config})
             asked, _ = self._ask()
             self._asked[key_of(config)] = asked
             return origin, config
-        if len(self._known) >= self.size() - 1:  # the baseline itself is not a trial
+        if len(self._known) + len(self._asked) >= self.size() - 1:  # the baseline itself is not a trial
             return None
         for _ in range(MAX_REPEATS):
             asked, config = self._ask()
@@ -84,6 +88,8 @@ class Proposer:
                 self._tell(asked, Trial(-1, {}, "complete", 0.0))
             elif known is not None:
                 self._tell(asked, known)
+            elif key_of(config) in self._asked:
+                self._tell(asked, Trial(-1, config, "failed"))  # somebody else measures it
             else:
                 self._asked[key_of(config)] = asked
                 return "sampler", config
@@ -104,6 +110,9 @@ class Proposer:
     def size(self) -> int:
         """Configurations in the space; an upper bound where knobs are conditional."""
         return math.prod(sum((k, v) not in self._excluded for v in values) for k, values in self.domains.items())
+
+    def _taken(self, config: Config) -> bool:
+        return key_of(config) in self._known or key_of(config) in self._asked
 
     def _clean(self, config: Config) -> dict[str, Value]:
         inside = {
@@ -147,10 +156,9 @@ def _open_study(path: Path, seed: int) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
 
+        storage = JournalStorage(OneWriterJournal(path))
         sampler = optuna.samplers.TPESampler(seed=seed, group=True, n_startup_trials=8)
-        return optuna.create_study(
-            study_name="autotune", storage=JournalStorage(JournalFileBackend(str(path))), sampler=sampler,
-            direction="minimize",
-        )
+        study = optuna.create_study(study_name="autotune", storage=storage, sampler=sampler, direction="minimize")
+        remember_less(storage)
+        return study

@@ -97,13 +97,17 @@ class Bench:
         Raises:
             Interrupted: the user asked to stop.
         """
-        stored = self.journal.find("run", key)
-        record = self.load_record(stored["record"]) if stored else None
+        record = self.stored(key)
         if record is None:
             record = measure()
             self.journal.append("run", key, {"record": self.keep_record(label, record)})
         self.stop.check()
         return record
+
+    def stored(self, key: str) -> Record | None:
+        """The fixed run that :meth:`recorded` stored last under ``key``."""
+        stored = self.journal.find("run", key)
+        return self.load_record(stored["record"]) if stored else None
 
     def keep_record(self, label: str, record: Record) -> str:
         """Store a fixed run's record; returns its file name, to be put in the journal."""

@@ -4,7 +4,7 @@
      │
      ├── disturbed by other load? ──▶ again   at most twice, and counted in the result
      │
-     └── too little left after warm-up? ──▶ again, longer; later runs are as long from the start
+     └── too little left after warm-up? ──▶ the window goes on, as the job does (or again, longer, where an executor cannot do that)
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import math
 from collections.abc import Sequence
 
 from autotune.errors import BaselineError
-from autotune.executors.base import FixedRun, SessionFailed
+from autotune.executors.base import Executor, FixedRun, SessionFailed
+from autotune.secrets import mask_command
 from autotune.stages.bench import KILLS, Bench
 from autotune.verdict.timing import disturbed, warm_up_end
 from autotune_spaces.base import Config
-from autotune_trials.protocol import Record, Window
+from autotune_trials.protocol import Record, SessionConfig, Window
 
 MIN_SECONDS = 4.0  # after warm-up; a shorter window is at the mercy of single scheduler hiccups (verdicts.md: 4-6 s)
 MIN_ITERATIONS = 60  # after warm-up: for the mean of stalls that come every few dozen iterations
 FEWEST_ITERATIONS = 30  # where the job or the budget has no more; below this no window is timed
-LENGTHENED = 1.25  # a window that was too short is asked for this much more than it lacked
+LENGTHENED = 1.25  # a window that was too short becomes longer by this much of what it lacked
 REMEASURED = 2  # times a disturbed run is measured again before it is taken as it is
 CONFIRM_SHARE = 0.6  # of the whole budget: how long all runs of one confirmation may take together
 RUNS_OF_A_CONFIRMATION = 10  # five pairs, the first look
@@ -39,71 +40,84 @@ class FreshRuns:
         self.bench, self.steps, self.place = bench, steps, place
         self.min_seconds: float = bench.journal.find("window", place) or MIN_SECONDS
 
-    def run(self, config: Config, seed: int, label: str, calm: Sequence[Window]) -> Record:
-        """A record of ``config``. ``calm``: windows of the same configuration measured before.
+    def run(self, executor: Executor, config: Config, seed: int, label: str, calm: Sequence[Window]) -> Record:
+        """A record of ``config``. ``calm``: windows of the same configuration measured before, on the same machine.
 
         Raises:
             SessionFailed: the job failed twice.
             BaselineError: too few iterations to time anything.
         """
-        for last in (False, True):
-            record = self._undisturbed(config, seed, label, calm)
-            if last or not self._lengthen(record):
-                break
+        record = self._undisturbed(executor, config, seed, label, calm)
+        if not executor.goes_on and (missing_s := self._missing_s(record)):
+            self.min_seconds = max(self.min_seconds, math.fsum(record.window.times_s) + missing_s)
+            self.bench.journal.append("window", self.place, self.min_seconds)
+            record = self._undisturbed(executor, config, seed, label, calm)
         counted = counted_times(record.window)
         if len(counted) < FEWEST_ITERATIONS:
             raise BaselineError(
                 f"the job ran {len(record.window.times_s)} optimizer steps, {len(counted)} of them after warm-up",
-                where=" ".join(self.bench.spec.command), expected=f"at least {FEWEST_ITERATIONS} after warm-up to time it",
+                where=" ".join(mask_command(self.bench.spec.command)), expected=f"at least {FEWEST_ITERATIONS} after warm-up to time it",
                 remedy="raise its number of epochs or steps in job.yaml's command, or budget.minutes if its steps are slow",
             )
         return record
 
-    def first_steps(self, config: Config, seed: int, label: str, loss_scale: float | None = None) -> Record:
+    def untimed(self, executor: Executor, config: Config, seed: int, label: str) -> Record:
+        """A run for its losses: as many steps, whatever else the machine does.
+
+        Raises:
+            SessionFailed: the job failed twice.
+        """
+        return self._twice(executor, FixedRun(config, seed, steps=self.steps, max_seconds=self._longest_s(), label=label))
+
+    def first_steps(self, executor: Executor, config: Config, seed: int, label: str, loss_scale: float | None = None) -> Record:
         """A run of a few steps, for the gradient of the first one. Not timed.
 
         Raises:
             SessionFailed: the job failed twice.
         """
-        return self._twice(FixedRun(config, seed, steps=4, label=label, loss_scale=loss_scale))
+        return self._twice(executor, FixedRun(config, seed, steps=4, label=label, loss_scale=loss_scale))
 
-    def _undisturbed(self, config: Config, seed: int, label: str, calm: Sequence[Window]) -> Record:
+    def _undisturbed(self, executor: Executor, config: Config, seed: int, label: str, calm: Sequence[Window]) -> Record:
         request = FixedRun(
-            config, seed, steps=self.steps, min_seconds=self.min_seconds, max_seconds=self._longest_s(), label=label
+            config, seed, steps=self.steps, min_seconds=self.min_seconds, max_seconds=self._longest_s(), label=label,
+            more=self._further if executor.goes_on else None,
         )
-        record = self._twice(request)
+        record = self._twice(executor, request)
         for _ in range(REMEASURED):
             why = disturbed(record.window, calm)
             if why is None:
                 break
             self.bench.note_disturbed(label, why)
-            record = self._twice(request)
+            record = self._twice(executor, request)
         return record
 
-    def _twice(self, request: FixedRun) -> Record:
+    def _twice(self, executor: Executor, request: FixedRun) -> Record:
         for attempt in range(1, KILLS):
             try:
-                return self.bench.executor.run_fixed(request)
+                return executor.run_fixed(request)
             except SessionFailed as failure:
                 self.bench.stop.check()
-                if failure.kind in ("unhooked", "agent") or (attempt > 1 and failure.kind != "killed"):
+                if failure.kind in ("unhooked", "agent", "lost") or (attempt > 1 and failure.kind != "killed"):
                     raise
                 self.bench.progress.note(f"{request.label} failed ({failure.kind}: {failure.detail}); once more")
-        return self.bench.executor.run_fixed(request)
+        return executor.run_fixed(request)
 
-    def _lengthen(self, record: Record) -> bool:
-        """Ask for longer windows from now on, if this one was too short and the job has more to give."""
+    def _further(self, record: Record) -> int:
+        """How many iterations a window should have in all that is too short; 0: it is long enough."""
+        missing_s, counted = self._missing_s(record), counted_times(record.window)
+        if not missing_s:
+            return 0
+        steps = len(record.window.times_s) + math.ceil(missing_s * len(counted) / math.fsum(counted))
+        return min(steps, max(self.steps, SessionConfig.max_steps))
+
+    def _missing_s(self, record: Record) -> float:
+        """How much longer a window should have been, where the job has more to give; 0.0: it is long enough."""
         times, counted = record.window.times_s, counted_times(record.window)
         if record.ended_early or not counted:
-            return False
+            return 0.0
         iteration_s = math.fsum(counted) / len(counted)
-        missing_s = max((MIN_ITERATIONS - len(counted)) * iteration_s, MIN_SECONDS - math.fsum(counted))
-        wanted_s = math.fsum(times) + LENGTHENED * missing_s
-        if missing_s <= 0 or wanted_s > self._longest_s():
-            return False
-        self.min_seconds = max(self.min_seconds, wanted_s)
-        self.bench.journal.append("window", self.place, self.min_seconds)
-        return True
+        missing_s = LENGTHENED * max((MIN_ITERATIONS - len(counted)) * iteration_s, MIN_SECONDS - math.fsum(counted))
+        return missing_s if 0.0 < missing_s <= self._longest_s() - math.fsum(times) else 0.0
 
     def _longest_s(self) -> float:
         """Keeps a slow job within the budget: the window is then shorter than convergence.steps, and the result says so."""

@@ -10,6 +10,7 @@ steer the search and are never the result: the process is not restarted between 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -18,7 +19,9 @@ from autotune.errors import BaselineError
 from autotune.executors.base import LiveSession, SessionFailed
 from autotune.job.configs import in_words, key_of, live_choices
 from autotune.results import Anatomy
+from autotune.secrets import mask_command
 from autotune.stages.bench import KILLS, Bench
+from autotune.stages.lanes import MOST_LOST
 from autotune.verdict.speedup import LogRatio, live_log_ratio, pooled
 from autotune.verdict.timing import anatomy, cost_per_sample, disturbed, mean_turnover_s
 from autotune_spaces.base import Config
@@ -57,6 +60,24 @@ class Comparison:
     no_effect: dict[str, str] = field(default_factory=dict)
 
 
+class _History:
+    """What is kept of the windows of one configuration: the latest, and what its epochs' ends took in all."""
+
+    def __init__(self) -> None:
+        self.latest: deque[Window] = deque(maxlen=CALM_WINDOWS)
+        self._turnovers, self._turnovers_s = 0, 0.0
+
+    def add(self, window: Window) -> None:
+        self.latest.append(window)
+        self._turnovers += len(window.turnovers_s)
+        self._turnovers_s += sum(window.turnovers_s)
+
+    @property
+    def mean_turnover_s(self) -> float | None:
+        """Mean time lost at an epoch's end; None if no window held one."""
+        return self._turnovers_s / self._turnovers if self._turnovers else None
+
+
 class LiveComparison:
     """Opens the job when it must, keeps it as long as it lives, and measures blocks in it. A context manager."""
 
@@ -72,8 +93,9 @@ class LiveComparison:
         self._finished = 0  # blocks of this session
         self._restarts = 0  # sessions that ended by themselves
         self._longest = MAX_ITERATIONS  # iterations of a block that the job has room for
+        self._lost = 0  # sessions whose machine is gone
         self._count = 0
-        self._windows: dict[str, list[Window]] = {}  # of each configuration, in this session
+        self._histories: dict[str, _History] = {}  # of the reference and of what is being compared with it, in this session
 
     def __enter__(self) -> LiveComparison:
         return self
@@ -85,7 +107,7 @@ class LiveComparison:
         if self._session is not None:
             self._session.close()
         self._session, self._beside, self._finished = None, None, 0
-        self._windows.clear()
+        self._histories.clear()
 
     @property
     def session(self) -> LiveSession:
@@ -103,9 +125,9 @@ class LiveComparison:
         """
         report = self._measure(config, cached_batches)
         for _ in range(REMEASURE):
-            calm = self._windows.setdefault(key_of(config), [])
-            why = None if cached_batches else disturbed(_window(report), calm[-CALM_WINDOWS:])
-            calm.append(_window(report))
+            history = self._histories.setdefault(key_of(config), _History())
+            why = None if cached_batches else disturbed(_window(report), tuple(history.latest))
+            history.add(_window(report))
             if why is None or self.disturbed_blocks >= MOST_REMEASURED:
                 break
             self.disturbed_blocks += 1
@@ -119,7 +141,8 @@ class LiveComparison:
         Epoch ends are rare in short blocks: their cost is the mean over all blocks of this configuration, and where none was
         seen but workers are started anew every epoch, what starting them cost at the switch.
         """
-        turnover_s = mean_turnover_s(*self._windows.get(key_of(config), []), _window(report))
+        history = self._histories.get(key_of(config))
+        turnover_s = history.mean_turnover_s if history else mean_turnover_s(_window(report))
         if turnover_s is None and self._restarts_workers(config):
             turnover_s = report.rebuild_s
         return cost_per_sample(_window(report), turnover_s=turnover_s)
@@ -153,12 +176,16 @@ class LiveComparison:
         Raises:
             BlockFailed, BaselineError: as :meth:`block`.
         """
-        rounds = [self._round(candidate, reference, prune)]
-        while not rounds[-1].pruned and len(rounds) < ROUNDS:
-            ratio = pooled([r.ratio for r in rounds])
-            if ratio.sigma <= max(SPOILED, 3 * self.noise) and (enough is None or enough(ratio)):
-                break
-            rounds.append(self._round(candidate, reference, False))
+        try:
+            rounds = [self._round(candidate, reference, prune)]
+            while not rounds[-1].pruned and len(rounds) < ROUNDS:
+                ratio = pooled([r.ratio for r in rounds])
+                if ratio.sigma <= max(SPOILED, 3 * self.noise) and (enough is None or enough(ratio)):
+                    break
+                rounds.append(self._round(candidate, reference, False))
+        finally:
+            if candidate != reference:  # a search of a thousand candidates is not to hold all their windows
+                self._histories.pop(key_of(candidate), None)
         no_effect = {knob: why for r in rounds for knob, why in r.no_effect.items()}
         return replace(rounds[0], ratio=pooled([r.ratio for r in rounds]), no_effect=no_effect)
 
@@ -227,13 +254,19 @@ class LiveComparison:
         """Raise what the failure means for ``config``; return if the block should simply be tried again in a new session.
 
         That is where the job has come to its end, or to an error of its own after ``finished`` blocks: past the steps it was
-        made for, a table of learning rates may end, say.
+        made for, a table of learning rates may end, say. Or where its machine is lost, and there are others.
         """
         self.bench.stop.check()
         if failure.kind == "killed" and self._kills < KILLS - 1:
             self._kills += 1
             self._restarts += 1
             self.bench.progress.note(f"the job was killed ({failure.detail}); started again")
+            return
+        if failure.kind == "lost":
+            self._restarts, self._lost = self._restarts + 1, self._lost + 1
+            if not self.bench.executor.fails_over or self._lost > MOST_LOST:
+                raise failure
+            self.bench.progress.warning(f"{failure.detail}: what was being measured there is measured again")
             return
         if failure.kind == "ended" or (failure.kind == "crash" and finished):
             self._restarts += 1
@@ -244,7 +277,7 @@ class LiveComparison:
                 raise BlockFailed("failed", f"the job ends before one block could be measured ({failure.detail})")
             raise BaselineError(
                 "the job ends before one block of iterations could be measured",
-                where=" ".join(self.bench.spec.command), expected=f"a few hundred optimizer steps ({failure.detail})",
+                where=" ".join(mask_command(self.bench.spec.command)), expected=f"a few hundred optimizer steps ({failure.detail})",
                 remedy="raise its number of epochs or steps in job.yaml's command: trials never run to the end",
             )
         if not config and self.process_config == {}:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from autotune.errors import BaselineError, HookError
 from autotune.executors.base import SessionFailed
 from autotune.results import Anatomy, Observation
+from autotune.secrets import mask_command
 from autotune.stages.bench import Bench
 from autotune.stages.live import BlockFailed, LiveComparison
 from autotune.tracking.records import record_baseline
@@ -59,7 +60,7 @@ def _measure(bench: Bench) -> Observation:
             measured = [live.cost({}, b) for b in blocks]
     except BlockFailed as failure:
         raise BaselineError(
-            f"the unchanged job could not be measured: {failure.reason}", where=" ".join(bench.spec.command),
+            f"the unchanged job could not be measured: {failure.reason}", where=" ".join(mask_command(bench.spec.command)),
             remedy="see the session's logs in the run directory",
         ) from failure
     except SessionFailed as failure:
@@ -117,12 +118,14 @@ def name_bottleneck(parts: Anatomy, ceiling: float | None) -> tuple[str, str]:
 
 def explain_failure(bench: Bench, failure: SessionFailed) -> BaselineError | HookError:
     """What a failed session of the unchanged job means to its owner."""
-    command = " ".join(bench.spec.command)
+    command = " ".join(mask_command(bench.spec.command))
     if failure.kind == "unhooked":
         return HookError(failure.detail, where=command)
     if failure.kind == "agent":
         return HookError(f"autotune's agent failed inside the job: {failure.detail}", where=command,
                          remedy="please report it with the session's agent.log; the job itself was not disturbed")
+    if failure.kind == "lost":
+        return BaselineError(failure.detail, where=command, expected="machines that stay", remedy="the same command again carries on from here")
     tail = f"\n{failure.log_tail}" if failure.log_tail else ""
     what = {"oom": "runs out of memory", "crash": "fails", "killed": "is killed", "hang": "makes no progress", "ended": "ends too early"}[failure.kind]
     return BaselineError(f"the unchanged job {what}: {failure.detail}{tail}", where=failure.where or command,

@@ -3,27 +3,37 @@
     pair 0: R C │ pair 1: C R │ pair 2: R C │ …        every letter a new process of the job; pair i runs with seed i
 
 The direction alternates so that neither side profits from a machine that warms up or is filled with caches; the two runs of a
-pair stand side by side in time (their speed is compared) and have the same seed (their losses are compared).
+pair stand side by side in time (their speed is compared) and have the same seed (their losses are compared). On a cluster several
+pairs are made at the same time, each on a machine of its own (lanes.py): a ratio is always one of two runs of the same machine.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from autotune.errors import BaselineError
-from autotune.executors.base import PREPARATION_S, SessionFailed
+from autotune.executors.base import NODE, PREPARATION_S, SessionFailed
 from autotune.job.configs import key_of
 from autotune.results import Anatomy
 from autotune.stages.bench import Bench
 from autotune.stages.fresh import FreshRuns
+from autotune.stages.lanes import MOST_LOST, spread
 from autotune.stages.observe import explain_failure
 from autotune.verdict.gradients import relative_error
 from autotune.verdict.speedup import LogRatio, noise_of
 from autotune.verdict.timing import anatomy, cost_per_sample, drop_start, start_up_excess, warm_up_end
 from autotune_spaces.base import Config
 from autotune_trials.protocol import Record
+
+
+@dataclass(frozen=True, eq=False)
+class Seed:
+    """A pair to be made."""
+
+    seed: int
 
 
 class Pairs:
@@ -48,16 +58,37 @@ class Pairs:
             SessionFailed: a run of the candidate failed, twice, or is too short to be timed.
             BaselineError: the unchanged job failed, twice, or is too short to be timed.
         """
-        for seed in range(pairs):
-            order = ("reference", "candidate") if seed % 2 == 0 else ("candidate", "reference")
-            for position, side in enumerate(order):
-                if seed not in getattr(self, side):
-                    self.bench.progress.fixed_run(f"{self.label}: {side}", 2 * seed + position + 1, 2 * pairs, self.configs[side])
-                    getattr(self, side)[seed] = self._run(side, seed)
+        missing = iter([s for s in range(pairs) if s not in self.reference or s not in self.candidate])
+
+        def serve(lane: Bench, pieces: Iterator[Seed]) -> None:
+            for piece in pieces:
+                self._pair(lane, piece.seed, pairs)
+
+        def give_up(piece: Seed, failure: SessionFailed) -> None:
+            raise SessionFailed("lost", f"{MOST_LOST} times the machine was lost that pair {piece.seed} ran on; the last time: {failure.detail}")
+
+        spread(self.bench, lambda: next((Seed(s) for s in missing), None), serve, give_up)
+
+    def _pair(self, bench: Bench, seed: int, pairs: int) -> None:
+        """Both runs of one seed, on one machine: what is there of another machine is measured again."""
+        order = ("reference", "candidate") if seed % 2 == 0 else ("candidate", "reference")
+        known = {side: getattr(self, side).get(seed) or bench.stored(self._key(side, seed)) for side in order}
+        whole = len({node_of(record) if record is not None else None for record in known.values()}) == 1
+        for position, side in enumerate(order):
+            record = known[side]
+            if record is None or not (whole or node_of(record) == bench.executor.node):
+                bench.progress.fixed_run(f"{self.label}: {side}", 2 * seed + position + 1, 2 * pairs, self.configs[side])
+                record = self._measured(bench, side, seed)
+            getattr(self, side)[seed] = record
 
     def repeat_reference(self, seed: int) -> Record:
-        """The reference once more with the same seed: is the job deterministic?"""
-        return self._run("reference", seed, again=True)
+        """The reference once more with the same seed, on the same machine if it is still there: is the job deterministic?"""
+        return self._run(on_node(self.bench, node_of(self.reference[seed])), "reference", seed, again=True)
+
+    @property
+    def nodes(self) -> str:
+        """The machines the pairs were made on; "": this one."""
+        return ", ".join(sorted({node_of(self.candidate[s]) for s in self._seeds()} - {""}))
 
     def lengthen(self, steps: int) -> bool:
         """From now on runs of at least ``steps`` steps; those that are shorter are forgotten and made again on demand.
@@ -119,30 +150,46 @@ class Pairs:
     def _seeds(self) -> Iterator[int]:
         return (s for s in sorted(self.reference) if s in self.candidate)
 
-    def _run(self, side: str, seed: int, again: bool = False) -> Record:
-        config = self.configs[side]
-        key = "|".join([self.label, key_of(config), side, str(seed), "again" if again else ""])
+    def _key(self, side: str, seed: int, again: bool = False) -> str:
+        return "|".join([self.label, key_of(self.configs[side]), side, str(seed), "again" if again else ""])
+
+    def _run(self, bench: Bench, side: str, seed: int, again: bool = False) -> Record:
+        """One run, made once and remembered."""
+        stored = bench.stored(self._key(side, seed, again))
+        return self._measured(bench, side, seed, again) if stored is None else stored
+
+    def _measured(self, bench: Bench, side: str, seed: int, again: bool = False) -> Record:
+        """One run, made now and put in the journal.
+
+        Raises:
+            SessionFailed: also where a run of the candidate is too short to be timed: its own failure, and not the job's.
+            BaselineError: of the unchanged job.
+        """
+        config, node = self.configs[side], bench.executor.node
         label = f"{self.label}-{side}-{seed}{'-again' if again else ''}"
-
-        def measure() -> Record:
-            calm = [r.window for r in getattr(self, side).values()]
-            try:
-                return self._fresh.run(config, seed, label, calm)
-            except SessionFailed as failure:
-                if config:
-                    raise
-                raise explain_failure(self.bench, failure) from failure
-            except BaselineError as error:  # too few iterations: of a candidate, that is its own failure and not the job's
-                if not config:
-                    raise
-                raise SessionFailed("ended", error.found) from error
-
-        return self.bench.recorded(key, label, measure)
+        calm = [r.window for r in tuple(getattr(self, side).values()) if node_of(r) == node]
+        try:
+            if again:
+                record = self._fresh.untimed(bench.executor, config, seed, label)
+            else:
+                record = self._fresh.run(bench.executor, config, seed, label, calm)
+        except SessionFailed as failure:
+            if config or (failure.kind == "lost" and node):
+                raise
+            raise explain_failure(bench, failure) from failure
+        except BaselineError as error:
+            if not config:
+                raise
+            raise SessionFailed("ended", error.found) from error
+        bench.journal.append("run", self._key(side, seed, again), {"record": bench.keep_record(label, record)})
+        bench.stop.check()
+        return record
 
     def _first_steps(self, name: str, config: Config, seed: int, loss_scale: float | None) -> Record:
         label = f"{self.label}-gradient-{name}"
         key = "|".join([label, key_of(config), str(seed)])
-        return self.bench.recorded(key, label, lambda: self._fresh.first_steps(config, seed, label, loss_scale))
+        executor = on_node(self.bench, node_of(self.reference[seed])).executor
+        return self.bench.recorded(key, label, lambda: self._fresh.first_steps(executor, config, seed, label, loss_scale))
 
 
 class SharedBaseline(Pairs):
@@ -159,14 +206,26 @@ class SharedBaseline(Pairs):
         for seed in sorted(self._shared.reference)[:pairs]:
             if seed not in self.candidate:
                 self.bench.progress.fixed_run(self.label, len(self.candidate) + 1, pairs, self.configs["candidate"])
-                self.candidate[seed] = self._run("candidate", seed)
-                self.reference[seed] = self._shared.reference[seed]
+                reference = self._shared.reference[seed]
+                self.candidate[seed] = self._run(on_node(self.bench, node_of(reference)), "candidate", seed)
+                self.reference[seed] = reference
 
     def repeat_reference(self, seed: int) -> Record:
         return self._shared.repeat_reference(seed)
 
     def lengthen(self, steps: int) -> bool:
         return False
+
+
+def node_of(record: Record) -> str:
+    """The machine a run was made on; "": this one."""
+    return str(record.notes.get(NODE, ""))
+
+
+def on_node(bench: Bench, node: str) -> Bench:
+    """``bench`` with the lane on ``node``. If that is not there any more: as it is, and so on another machine of the same kind."""
+    lane = bench.executor.lane(node)
+    return bench if lane is None else replace(bench, executor=lane)
 
 
 def prepared_s(record: Record) -> float:

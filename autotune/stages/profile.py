@@ -12,6 +12,7 @@ from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
 from autotune.explain.records import Explanation
 from autotune.results import Observation
+from autotune.secrets import mask_command
 from autotune.stages.bench import Bench
 from autotune.stages.explain import examine, profiled
 from autotune.stages.observe import choose_knobs, explain_failure, name_bottleneck
@@ -37,7 +38,7 @@ def explain_alone(bench: Bench, config: Config) -> tuple[Observation, Explanatio
     if not record.trace:
         reason = record.notes.get("profile") or "the job ended before its iterations could be profiled"
         raise BaselineError(
-            str(reason), where=" ".join(bench.spec.command), expected="some 100 optimizer steps",
+            str(reason), where=" ".join(mask_command(bench.spec.command)), expected="some 100 optimizer steps",
             remedy="raise its number of epochs or steps in job.yaml's command",
         )
     hello = bench.executor.last_hello

@@ -5,14 +5,15 @@
     sampler      TPE over all live knobs, until plateau, budget or an exhausted space
     process      knobs that need a new process, tried one by one on the best of the above, in fresh processes
 
-Live figures steer; they are never reported as the result.
+Live figures steer; they are never reported as the result. On a cluster every slot has a live session of its own, and as many trials
+are in flight as there are slots (lanes.py); each is compared with baseline blocks of its own session.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from statistics import median
 
 from autotune.errors import BaselineError
@@ -21,23 +22,20 @@ from autotune.job.configs import key_of, normalise
 from autotune.results import Observation, Trial
 from autotune.search.proposer import Proposer
 from autotune.search.seeds import seeds
-from autotune.search.stopping import best_of, plateau
+from autotune.search.stopping import best_of
 from autotune.stages.bench import Bench
+from autotune.stages.lanes import MOST_LOST, spread
 from autotune.stages.live import CLEAR_LOSS, BlockFailed, LiveComparison
 from autotune.stages.observe import explain_failure
 from autotune.stages.pairs import Pairs, prepared_s
-from autotune.tracking.records import record_trial
+from autotune.stages.proposals import PROMISING, Proposal, Proposals, late, learn, store
 from autotune.verdict.speedup import LogRatio
 from autotune.verdict.timing import start_up_excess, warm_up_end
 from autotune_spaces.base import Config, Scope
-from autotune_spaces.codec import decode, encode
+from autotune_spaces.codec import decode
 from autotune_trials.protocol import Record
 
-SEARCH_SHARE = 0.55  # of the budget's minutes; the rest is for confirmation, the loss check and traces
-PROCESS_SHARE = 0.65  # the same for knobs that need a new process: a value of one costs two runs of the job at least
-FEWEST_TRIALS = 4  # tried however small the budget: an answer without a single trial is none
-PROMISING = 0.01  # log ratio; a gain below this is not put into the combined configuration
-SIZES = ("batch_size", "micro_batch_size")  # where memory ends at one value, it ends at every larger one
+PROCESS_SHARE = 0.65  # as SEARCH_SHARE, for knobs that need a new process: a value of one costs two runs of the job at least
 PROCESS_PAIRS = 3  # fresh-process pairs a process knob's value is tried with
 
 
@@ -61,55 +59,36 @@ def _search_live(bench: Bench, observation: Observation, trials: list[Trial]) ->
     proposer = Proposer(bench.run_dir / "optuna.log", space, domains, observation.defaults, bench.seed)
     proposer.restore(trials)
     for trial in trials:
-        _learn(proposer, trial, bench, warn=False)
+        learn(proposer, trial, bench, warn=False)
     for config in seeds(observation.bottleneck, domains, observation.defaults):
         proposer.enqueue(config, "seed")
-    combined = False
-    with LiveComparison(bench, noise=observation.noise) as live:
-        while not _exhausted(bench, trials):
-            proposed = proposer.next()
-            if not combined and (proposed is None or proposed[0] == "sampler"):
-                combined = True
-                union = _union(trials)
-                proposer.enqueue(union, "combined")
-            if proposed is None:
-                proposed = proposer.next()
-                if proposed is None:
-                    return
-            origin, config = proposed
-            trial = _measure(bench, live, config, origin, trials)
-            _store(bench, observation.defaults, trials, trial)
-            proposer.tell(trial)
-            _learn(proposer, trial, bench, warn=True)
+    proposals = Proposals(bench, proposer, observation, trials)
+
+    def serve(lane: Bench, pieces: Iterator[Proposal]) -> None:
+        with LiveComparison(lane, noise=observation.noise) as live:
+            for proposal in pieces:
+                proposals.measured(_measure(lane, live, proposal, proposals))
+
+    def give_up(proposal: Proposal, failure: SessionFailed) -> None:
+        reason = f"{MOST_LOST} times the machine was lost that it was measured on; the last time: {failure.detail}"
+        proposals.measured(Trial(proposal.number, proposal.config, "failed", reason=reason, origin=proposal.origin))
+
+    spread(bench, proposals.take, serve, give_up)
 
 
-def _exhausted(bench: Bench, trials: Sequence[Trial]) -> bool:
-    """Budget or plateau: the search is over."""
-    return _late(bench, trials, SEARCH_SHARE) or len(trials) >= bench.spec.budget.trials or plateau(trials)
-
-
-def _late(bench: Bench, trials: Sequence[Trial], share: float) -> bool:
-    """So much of the budget's time is used up, and something was tried."""
-    return bench.journal.elapsed_s >= share * bench.spec.budget.minutes * 60 and len(trials) >= FEWEST_TRIALS
-
-
-def _union(trials: Sequence[Trial]) -> dict:
-    """The values that paid by themselves, together; of two values of one knob the faster."""
-    paying = [t for t in trials if t.state == "complete" and t.log_ratio is not None and t.log_ratio < -PROMISING]
-    union: dict = {}
-    for trial in sorted(paying, key=lambda t: -(t.log_ratio or 0.0)):  # slowest first: the faster overwrites
-        union.update(trial.config)
-    return union
-
-
-def _measure(bench: Bench, live: LiveComparison, config: Config, origin: str, trials: Sequence[Trial]) -> Trial:
-    number, started = len(trials), time.monotonic()
+def _measure(bench: Bench, live: LiveComparison, proposal: Proposal, proposals: Proposals) -> Trial:
+    """Raises:
+    SessionFailed: "lost"; nothing is known of the configuration.
+    """
+    number, config, origin, node, started = proposal.number, proposal.config, proposal.origin, bench.executor.node, time.monotonic()
     bench.progress.measuring(f"trial {number}", config)
     try:
-        comparison = live.compare(config, {}, enough=lambda ratio: _enough(ratio, best_of(trials)))
+        comparison = live.compare(config, {}, enough=lambda ratio: _enough(ratio, proposals.best()))
     except BlockFailed as failure:
-        return Trial(number, config, failure.kind, reason=failure.reason, origin=origin, wall_s=time.monotonic() - started)
+        return Trial(number, config, failure.kind, reason=failure.reason, origin=origin, wall_s=time.monotonic() - started, node=node)
     except SessionFailed as failure:
+        if failure.kind == "lost":
+            raise
         raise explain_failure(bench, failure) from failure
     useless = {k: why for k, why in comparison.no_effect.items() if k in config}
     state = "failed" if useless else "pruned" if comparison.pruned else "complete"
@@ -118,7 +97,7 @@ def _measure(bench: Bench, live: LiveComparison, config: Config, origin: str, tr
         reason = reason or f"{math.exp(comparison.ratio.estimate):.2f}x the baseline's time after its first block"
     return Trial(
         number, config, state, comparison.ratio.estimate, comparison.ratio.standard_error, comparison.ratio.pairs,
-        reason, origin, useless, comparison.anatomy, time.monotonic() - started, comparison.settle_s,
+        reason, origin, useless, comparison.anatomy, time.monotonic() - started, comparison.settle_s, node,
     )
 
 
@@ -127,29 +106,6 @@ def _enough(ratio: LogRatio, best: Trial | None) -> bool:
     if ratio.pairs > 2 or ratio.estimate > -PROMISING:
         return True
     return best is not None and ratio.estimate > (best.log_ratio or 0.0) + ratio.sigma
-
-
-def _store(bench: Bench, defaults: Config, trials: list[Trial], trial: Trial) -> None:
-    trials.append(trial)
-    bench.journal.append("trial", key_of(trial.config), encode(trial))
-    record_trial(bench.tracker, trial, defaults)
-    bench.progress.trial(trial, best_of(trials))
-    bench.stop.check()
-
-
-def _learn(proposer: Proposer, trial: Trial, bench: Bench, *, warn: bool) -> None:
-    """Take values out of the space that this trial showed to be useless or too large."""
-    for knob, why in trial.no_effect.items():
-        values, default = proposer.domains.get(knob, ()), proposer.defaults.get(knob)
-        for value in bench.spec.search_space[knob].useless_with(trial.config[knob], values, default):
-            proposer.exclude(knob, value)
-        if warn:
-            bench.progress.warning(f"{knob}={trial.config[knob]} had no effect: {why}")
-    for name in SIZES if trial.state == "infeasible" else ():
-        size = trial.config.get(name)
-        for larger in proposer.domains.get(name, ()):
-            if isinstance(size, int) and isinstance(larger, int) and larger >= size:
-                proposer.exclude(name, larger)
 
 
 def _search_process(bench: Bench, observation: Observation, trials: list[Trial]) -> None:
@@ -167,12 +123,13 @@ def _search_process(bench: Bench, observation: Observation, trials: list[Trial])
             if config == start or len(trials) >= bench.spec.budget.trials:
                 continue
             trial = known.get(key_of(config))
-            if trial is None and _late(bench, trials, PROCESS_SHARE):
+            if trial is None and late(bench, trials, PROCESS_SHARE):
                 bench.progress.note(f"no time is left to try {name}={value}")
                 continue
             if trial is None:
                 trial = _measure_fresh(bench, config, start, start_ratio, len(trials), observation.noise)
-                _store(bench, observation.defaults, trials, trial)
+                store(bench, observation.defaults, trials, trial)
+                bench.stop.check()
             if trial.state == "complete" and (trial.log_ratio or 0.0) < best_ratio - PROMISING:
                 best, best_ratio = dict(config), trial.log_ratio or 0.0
 
@@ -203,7 +160,7 @@ def _measure_fresh(
     reason = f"{math.exp(-gain.estimate):.2f}x the time after the first pair of runs" if lost else ""
     return Trial(
         number, config, "pruned" if lost else "complete", reference_ratio - gain.estimate, gain.standard_error, gain.pairs,
-        reason, "process", {}, pairs.anatomies()[1], time.monotonic() - started, _start_up_s(pairs),
+        reason, "process", {}, pairs.anatomies()[1], time.monotonic() - started, _start_up_s(pairs), pairs.nodes,
     )
 
 

@@ -5,6 +5,9 @@
 Only ``MlflowClient`` with run ids is used, never MLflow's global active run. Every step can be repeated: runs are found by
 their tag, params and tags overwrite themselves, metrics carry the spool's timestamps (MLflow's own key for a point is run,
 name, step, time, value), artifacts have fixed names. So a kill between a send and its cursor costs a repetition, not a copy.
+
+One request cannot be repeated: "create run", given up by us and carried out by the server after all, perhaps later than our second one.
+Such runs stand in the cursor as doubts, and copies of them are deleted when they show up.
 """
 
 from __future__ import annotations
@@ -13,15 +16,19 @@ import contextlib
 import fcntl
 import functools
 import getpass
+import itertools
 import json
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from autotune.secrets import mask_url
+from autotune.tracking.pump import Busy
 from autotune.tracking.spool import Event, SpoolPaths, read_events
 from autotune.tracking.stores import Store
 from autotune_trials.paths import publish
@@ -31,8 +38,9 @@ T = TypeVar("T")
 REQUEST_TIMEOUT_S = 8
 DATABASE_TIMEOUT_S = 15.0
 KEY_TAG = "autotune.key"
-METRICS_A_CALL, OTHERS_A_CALL = 1000, 100  # limits of log_batch
+METRICS_A_CALL, OTHERS_A_CALL = 800, 100  # log_batch takes 1000 in all, 100 of them params and 100 tags
 LONGEST_PARAM, LONGEST_TAG = 6000, 5000  # characters MLflow keeps
+DOUBT_S = 300.0  # a request that was given up is not carried out later than this
 TRIAL_STATUS = {"failed": "FAILED"}  # a pruned or infeasible trial has done what it was there for
 
 
@@ -58,6 +66,7 @@ def _mlflow() -> Any:
         ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", 0),
         ("MLFLOW_HTTP_REQUEST_TIMEOUT", REQUEST_TIMEOUT_S),
         ("MLFLOW_DISABLE_TELEMETRY", True),
+        ("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", True),  # a line for every trial, into our own output
     ):
         if hasattr(settings, name):
             getattr(settings, name).default = value
@@ -103,10 +112,6 @@ def ask(store: Store) -> str:
     return result[0] if result else f"no answer in {DATABASE_TIMEOUT_S:.0f} s"
 
 
-class Busy(Exception):
-    """Another process is sending this spool just now."""
-
-
 class Sender:
     """Sends one run's spool to one experiment of one store. Not thread-safe; another process may do the same at the same time."""
 
@@ -116,11 +121,14 @@ class Sender:
         self.experiment_id = ""
         self.missing: list[str] = []  # artifacts whose file was gone
         self._connected: Any = None
+        self._id = uuid.uuid4().hex
+        self._sure_from: int | None = None  # events behind this offset were never sent, by anybody: nothing is to be looked for first
         self._reset()
 
     def _reset(self) -> None:
         self.offset, self.spool_id, self.study_key = 0, "", ""
         self.runs: dict[str, str] = {}  # autotune.key -> run id
+        self.doubts: dict[str, float] = {}  # autotune.key -> when a "create run" for it was given up, in seconds since 1970
 
     @property
     def study_run_id(self) -> str:
@@ -138,29 +146,48 @@ class Sender:
         """
         with self._locked(wait):
             self._read_cursor()
-            if self._connected is None:
-                client = _client(self.store)
-                self.experiment_id = self._find_experiment(client)
-                if self.study_run_id and not _alive(client, self.study_run_id):
-                    # Somebody has emptied the store, or deleted the study in the UI: say everything again.
-                    self.cursor.unlink()
-                    self._reset()
-                self._connected = client
-            sent = 0
-            for event, offset in read_events(self.paths.spool, self.offset):
-                self._handle(event)
-                self.offset, sent = offset, sent + 1
-                self._write_cursor()
+            try:
+                sent = self._send_rest()
+            except BaseException:
+                self._connected = self._sure_from = None  # a server that comes back may have forgotten everything: look again
+                raise
+            self._sure_from = self.offset
             return sent
+
+    def _send_rest(self) -> int:
+        if self._connected is None:
+            self._connect()
+        sent = 0
+        for event, offset in read_events(self.paths.spool, self.offset):
+            self._handle(event)
+            self.offset, sent = offset, sent + 1
+            self._write_cursor()
+        self._settle_doubts()
+        return sent
+
+    def _connect(self) -> None:
+        client = _client(self.store)
+        self.experiment_id = self._find_experiment(client)
+        if self.study_run_id and not _alive(client, self.study_run_id):
+            # Somebody has emptied the store, or deleted the study in the UI: say everything again.
+            self.cursor.unlink()
+            self._reset()
+        self._connected = client
 
     @contextlib.contextmanager
     def _locked(self, wait: bool) -> Iterator[None]:
         self.paths.root.mkdir(parents=True, exist_ok=True)
-        with open(self.paths.lock, "w") as file:
+        with open(self.paths.lock, "a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
                 raise Busy from None
+            file.seek(0)
+            if file.read() != self._id:  # another one was here, and may have died between a send and its cursor
+                self._sure_from = None
+                file.truncate(0)
+                file.write(self._id)
+                file.flush()
             yield
 
     def _read_cursor(self) -> None:
@@ -168,12 +195,19 @@ class Sender:
             data = json.loads(self.cursor.read_text())
             offset, first = int(data["offset"]), next(read_events(self.paths.spool))[0]
             if self.offset <= offset <= self.paths.spool.stat().st_size and first.key == data["spool"]:
-                self.offset, self.spool_id, self.study_key, self.runs = offset, data["spool"], data["study"], dict(data["runs"])
+                runs = dict(data["runs"])
+                if runs.get(data["study"]) == self.study_run_id:
+                    runs = {**self.runs, **runs}  # else another process has begun anew in an emptied store
+                self.offset, self.spool_id, self.study_key, self.runs = offset, data["spool"], data["study"], runs
+                self.doubts = dict(data.get("doubts", {}))
         except (OSError, ValueError, KeyError, TypeError, StopIteration):
             pass  # no cursor yet: send all of it, which adds nothing to what is there
 
     def _write_cursor(self) -> None:
-        data = {"offset": self.offset, "spool": self.spool_id, "study": self.study_key, "runs": self.runs, "uri": self.store.shown}
+        # The study's run alone: with every trial's, each event of a long study would write all of them again. They are found by their tag.
+        study = {key: run_id for key, run_id in self.runs.items() if key == self.study_key}
+        data = {"offset": self.offset, "spool": self.spool_id, "study": self.study_key, "runs": study, "doubts": self.doubts,
+                "uri": self.store.shown}  # fmt: skip
         publish(self.cursor, json.dumps(data))
 
     def _find_experiment(self, client: Any) -> str:
@@ -197,7 +231,7 @@ class Sender:
             case "start": self._start(event)
             case "trial": self._trial(event)
             case "trial_artifact": self._artifact(self._key(event.key.partition("|")[0]), event)
-            case "trial_series": self._log(self.runs[self._key(event.data["trial"])], event, metrics=_points(event))
+            case "trial_series": self._series(event)
             case "artifact": self._artifact(self.study_key, event)
             case "metrics": self._log(self.study_run_id, event, metrics=_points(event))
             case "finish": self._finish(event)
@@ -217,8 +251,9 @@ class Sender:
         data = event.data
         parent = {"mlflow.parentRunId": self.study_run_id, "autotune.kind": "trial"}
         wall_ms = int(1000 * float(data["metrics"].get("wall_s", 0.0) or 0.0))
-        run_id = self._run(self._key(event.key), data["name"], event.time_ms - max(0, wall_ms), parent)
-        self._log(run_id, event, data["params"], _points(event, data["metrics"]), data["tags"])
+        # The tags go with the run's making: of what a trial costs, each further transaction is a third.
+        run_id = self._run(self._key(event.key), data["name"], event.time_ms - max(0, wall_ms), {**parent, **_tags(data["tags"])})
+        self._log(run_id, event, data["params"], _points(event, data["metrics"]))
         status = TRIAL_STATUS.get(str(data["tags"].get("autotune.state", "")), "FINISHED")
         self._client.set_terminated(run_id, status, event.time_ms)
 
@@ -226,12 +261,18 @@ class Sender:
         self._log(self.study_run_id, event, event.data["params"], (), event.data["tags"])
         self._client.set_terminated(self.study_run_id, event.data["status"], event.time_ms)
 
+    def _series(self, event: Event) -> None:
+        run_id = self._known_run(self._key(event.data["trial"]))
+        if run_id:  # else a failing disk spoiled the line of its trial
+            self._log(run_id, event, metrics=_points(event))
+
     def _artifact(self, key: str, event: Event) -> None:
         path = self.paths.run_dir / event.data["path"]
-        if not path.is_file():
+        run_id = self._known_run(key) if path.is_file() else ""
+        if not run_id:
             self.missing.append(str(path))
             return
-        self._client.log_artifact(self.runs[key], str(path), event.data["folder"] or None)
+        self._client.log_artifact(run_id, str(path), event.data["folder"] or None)
 
     # -- MLflow ------------------------------------------------------------------------------------------------------
 
@@ -241,18 +282,50 @@ class Sender:
 
     def _run(self, key: str, name: str, start_ms: int, tags: Mapping[str, str]) -> str:
         if key not in self.runs:
-            found = self._client.search_runs(
-                [self.experiment_id], f"tags.`{KEY_TAG}` = '{key}'", order_by=["attributes.start_time ASC"], max_results=10
-            )
-            for copy in found[1:]:  # the answer to "create" was lost and came late: keep one
-                self._client.delete_run(copy.info.run_id)
-            if found:
-                self.runs[key] = found[0].info.run_id
-            else:
-                everything = {KEY_TAG: key, "mlflow.source.name": "autotune", "mlflow.user": _user(), **tags}
-                run = self._client.create_run(self.experiment_id, start_time=start_ms, tags=everything, run_name=name)
-                self.runs[key] = run.info.run_id
+            new = self._sure_from is not None and self.offset >= self._sure_from
+            found = [] if new else self._find_runs(key)
+            self.runs[key] = found[0] if found else self._create_run(key, name, start_ms, tags)
+            self._delete_copies(key, found)
         return self.runs[key]
+
+    def _create_run(self, key: str, name: str, start_ms: int, tags: Mapping[str, str]) -> str:
+        everything = {KEY_TAG: key, "mlflow.source.name": "autotune", "mlflow.user": _user(), **tags}
+        try:
+            run = self._client.create_run(self.experiment_id, start_time=start_ms, tags=everything, run_name=name)
+        except Exception:
+            self.doubts[key] = time.time()
+            self._write_cursor()
+            raise
+        return run.info.run_id
+
+    def _known_run(self, key: str) -> str:
+        """The run made for ``key``, by this process or an earlier one; "" if there is none."""
+        if key not in self.runs:
+            found = self._find_runs(key)
+            if not found:
+                return ""
+            self.runs[key] = found[0]
+        return self.runs[key]
+
+    def _find_runs(self, key: str) -> list[str]:
+        found = self._client.search_runs(
+            [self.experiment_id], f"tags.`{KEY_TAG}` = '{key}'", order_by=["attributes.start_time ASC"], max_results=10
+        )
+        return [run.info.run_id for run in found]
+
+    def _delete_copies(self, key: str, found: Iterable[str]) -> None:
+        for run_id in found:
+            if run_id != self.runs[key]:
+                self._client.delete_run(run_id)
+
+    def _settle_doubts(self) -> None:
+        """Look once more for copies of runs whose making was given up."""
+        for key, given_up_s in list(self.doubts.items()):
+            if key in self.runs:
+                self._delete_copies(key, self._find_runs(key))
+            if time.time() > given_up_s + DOUBT_S:
+                del self.doubts[key]
+                self._write_cursor()
 
     def _log(
         self,
@@ -264,18 +337,24 @@ class Sender:
     ) -> None:
         entities = _mlflow().entities
         said = {_name(k): str(v)[:LONGEST_PARAM] for k, v in (params or {}).items()}
-        marks = {_name(k): str(v)[:LONGEST_TAG] for k, v in (tags or {}).items()}
+        marks = _tags(tags or {})
         if said and event.kind != "trial":
             # A param cannot be changed: a study resumed with another budget says the new value in a tag.
             known = self._client.get_run(run_id).data.params
             marks |= {f"changed.{k}": v[:LONGEST_TAG] for k, v in said.items() if known.get(k, v) != v}
             said = {k: v for k, v in said.items() if k not in known}
-        for some in _chunks(list(said.items()), OTHERS_A_CALL):
-            self._client.log_batch(run_id, params=[entities.Param(k, v) for k, v in some])
-        for some in _chunks(list(marks.items()), OTHERS_A_CALL):
-            self._client.log_batch(run_id, tags=[entities.RunTag(k, v) for k, v in some])
-        for points in _chunks(list(metrics), METRICS_A_CALL):
-            self._client.log_batch(run_id, metrics=[entities.Metric(_name(k), v, event.time_ms, s) for k, v, s in points])
+        parts = itertools.zip_longest(
+            _chunks([entities.Metric(_name(k), v, event.time_ms, step) for k, v, step in metrics], METRICS_A_CALL),
+            _chunks([entities.Param(k, v) for k, v in said.items()], OTHERS_A_CALL),
+            _chunks([entities.RunTag(k, v) for k, v in marks.items()], OTHERS_A_CALL),
+            fillvalue=(),
+        )
+        for points, some, others in parts:
+            self._client.log_batch(run_id, metrics=points, params=some, tags=others)
+
+
+def _tags(tags: Mapping[str, Any]) -> dict[str, str]:
+    return {_name(k): str(v)[:LONGEST_TAG] for k, v in tags.items()}
 
 
 def _points(event: Event, metrics: Mapping[str, Any] | None = None) -> tuple[tuple[str, float, int], ...]:
@@ -311,4 +390,4 @@ def _chunks(items: list[T], size: int) -> Iterator[list[T]]:
         yield items[start : start + size]
 
 
-__all__ = ["Busy", "Sender", "ask", "reason"]
+__all__ = ["Sender", "ask", "reason"]

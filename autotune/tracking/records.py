@@ -46,6 +46,8 @@ def record_trial(tracker: Tracker, trial: Trial, defaults: Mapping[str, Value]) 
         metrics |= {"speedup": trial.speedup, "log_ratio": trial.log_ratio, "log_ratio_se": trial.standard_error or 0.0}
     metrics |= {"wall_s": trial.wall_s, "settle_s": trial.settle_s}
     tags = {"autotune.state": trial.state, "autotune.origin": trial.origin, "autotune.reason": trial.reason}
+    if trial.node:
+        tags["autotune.node"] = trial.node
     tracker.trial(key_of(trial.config), f"{trial.number:03d} {in_words(trial.config)}", _params(trial.config, defaults), metrics, tags)
 
 

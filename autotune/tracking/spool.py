@@ -10,6 +10,7 @@ An event has a key and a time of its own. Sending one again therefore says the s
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -116,10 +117,7 @@ class Spool:
             return False
         event = Event(kind, key, time.time_ns() // 1_000_000, data)
         line = json.dumps({"kind": kind, "key": key, "time_ms": event.time_ms, "data": data}, separators=(",", ":"), allow_nan=False)
-        with open(self.paths.spool, "ab") as file:
-            file.write(line.encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        _append_whole(self.paths.spool, line.encode() + b"\n")
         self._remember(event)
         return True
 
@@ -167,6 +165,19 @@ def read_events(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
             except (ValueError, KeyError, TypeError):
                 continue
             yield event, offset
+
+
+def _append_whole(path: Path, line: bytes) -> None:
+    """Append ``line``, or leave the file as it was: half a line would spoil the next one as well."""
+    with open(path, "ab", buffering=0) as file:
+        before = file.tell()
+        try:
+            if file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(before)
+            raise
 
 
 def _cut_torn_line(path: Path) -> None:

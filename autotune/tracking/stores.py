@@ -1,6 +1,6 @@
 """Where MLflow keeps a study: from what job.yaml or a flag says to a store that is known to work.
 
-    auto            sqlite:///<parent of the run directory>/mlflow.db, artifacts in mlartifacts/ beside it
+    auto            MLFLOW_TRACKING_URI where it is set, else sqlite:///<parent of the run directory>/mlflow.db, artifacts in mlartifacts/ beside it
     sqlite:///p.db  a file; artifacts in mlartifacts/ beside it
     http(s)://      a tracking server, which looks after the artifacts itself
     others          databases and managed services, as MLflow knows them
@@ -18,10 +18,10 @@ from pathlib import Path
 from autotune.errors import InputError
 from autotune.secrets import mask_url
 
+OWN_VARIABLE = "MLFLOW_TRACKING_URI"  # MLflow's own; how a service says where its studies go
 DATABASES = ("postgresql", "mysql", "mssql", "oracle")
 SERVICES = ("databricks", "databricks-uc", "uc")
 EXPECTED = "auto, none, sqlite:///file.db, or the http(s):// address of an MLflow server"
-OFFLINE = "start it, or pass --offline: the record is kept locally and sent later by `autotune sync`"
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,17 @@ def resolve(uri: str | None, run_dir: Path | None = None, where: str = "tracking
         return None
     uri = uri.strip()
     if uri == "auto":
-        if run_dir is None:
+        uri = os.environ.get(OWN_VARIABLE, "").strip()
+        if uri:
+            where = OWN_VARIABLE
+        elif run_dir is None:
             return None
-        uri = f"sqlite:///{run_dir.resolve().parent / 'mlflow.db'}"
+        else:
+            uri = f"sqlite:///{run_dir.resolve().parent / 'mlflow.db'}"
     scheme = uri.partition("://")[0].partition("+")[0].lower() if "://" in uri else uri.partition(":")[0].lower()
     if scheme == "sqlite" and "://" in uri:
         return _sqlite(uri, where)
-    if scheme in ("http", "https") and urllib.parse.urlsplit(uri).hostname:
+    if scheme in ("http", "https") and _host(uri):
         return Store(uri.rstrip("/"), "http")
     if scheme in DATABASES and "://" in uri:
         return Store(uri, "database")
@@ -88,6 +92,15 @@ def resolve(uri: str | None, run_dir: Path | None = None, where: str = "tracking
     raise InputError(f"'{mask_url(uri)}' is not a tracking URI", where=where, expected=EXPECTED)
 
 
+def _host(uri: str) -> str:
+    """The host that an address names, "" if it names none."""
+    try:
+        parts = urllib.parse.urlsplit(uri)
+        return "" if parts.port == 0 or any(c.isspace() for c in uri) else parts.hostname or ""
+    except ValueError:  # a port that is no number, a bracket that does not close
+        return ""
+
+
 def _sqlite(uri: str, where: str) -> Store:
     name = uri.partition("://")[2]
     if not name.startswith("/") or name in ("/", "/:memory:"):
@@ -101,24 +114,34 @@ def _sqlite(uri: str, where: str) -> Store:
     return Store(f"sqlite:///{path}", "sqlite", path)
 
 
-def preflight(uri: str | None, run_dir: Path | None = None, where: str = "tracking uri") -> None:
-    """Make sure that a study can be recorded at ``uri``, in a few seconds; leaves nothing behind.
+def preflight(uri: str | None, run_dir: Path | None = None, where: str = "tracking uri") -> Store | None:
+    """Make sure that ``uri`` names a store that could be written to; asks no server and leaves nothing behind.
+
+    A server that is away may be back in a minute, so it is no reason not to begin. A sqlite file is here, and so is whoever can mend it.
 
     Raises:
-        InputError: the URI is none, the server does not answer, the sqlite file or its directory cannot be written.
+        InputError: no tracking URI, or a sqlite file that cannot be made or written.
     """
     store = resolve(uri, run_dir, where)
-    if store is None:
-        return
-    if store.database is not None:
+    if store is not None and store.database is not None:
         _check_sqlite(store.database, where)
+    return store
+
+
+def require_answer(store: Store, where: str = "tracking uri") -> None:
+    """Make sure that ``store`` answers, within some seconds.
+
+    Raises:
+        InputError: it does not.
+    """
     if not mlflow_installed() or (store.database is not None and not store.database.exists()):
         return
     from autotune.tracking.mlflow import ask
 
     trouble = ask(store)
     if trouble:
-        raise InputError(f"{store.shown} does not answer: {trouble}", where=where, expected="an MLflow store", remedy=OFFLINE)
+        remedy = "start it, and run `autotune sync` again: the record is kept, and nothing is sent twice"
+        raise InputError(f"{store.shown} does not answer: {trouble}", where=where, expected="an MLflow store", remedy=remedy)
 
 
 def _check_sqlite(path: Path, where: str) -> None:

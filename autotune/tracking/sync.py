@@ -10,7 +10,7 @@ from pathlib import Path
 from autotune.errors import InputError
 from autotune.secrets import MASK, mask_text
 from autotune.tracking.spool import SpoolPaths
-from autotune.tracking.stores import EXPECTED, Store, mlflow_installed, preflight, resolve
+from autotune.tracking.stores import EXPECTED, Store, mlflow_installed, preflight, require_answer
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,13 @@ def sync(run_dir: Path, uri: str | None = None, experiment: str | None = None) -
     if chosen is None or (uri is None and f"{MASK}@" in chosen):
         why = "this run was recorded without MLflow" if chosen is None else "the password in its tracking URI was not kept"
         raise InputError(why, where=str(run_dir), expected="a store to send it to", remedy="pass --uri, e.g. --uri auto")
-    store = resolve(chosen, run_dir, where="--uri" if uri else str(run_dir))
+    where = "--uri" if uri else str(run_dir)
+    store = preflight(chosen, run_dir, where)
     if store is None:
         raise InputError("no store to send to", where="--uri", expected=EXPECTED)
     if not mlflow_installed():
         raise InputError("mlflow is not installed", where="autotune sync", remedy="pip install mlflow")
-    preflight(store.uri, run_dir, where="--uri" if uri else str(run_dir))
+    require_answer(store, where)
     from autotune.tracking.mlflow import Sender, reason
 
     sender = Sender(run_dir, store, experiment or own_experiment or run_dir.resolve().name)

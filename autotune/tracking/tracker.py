@@ -4,8 +4,8 @@
                                                                      local file: at once, some 40 ms
                                                                      network:    from a thread, never waited for
 
-After the first failure the pump says so once and stops; what is in the spool is sent by a last try at the end of the study,
-or by ``autotune sync``.
+A store that fails is one line to the user. The pump tries again by itself while the run goes on, and once more at its end; what is still
+missing then is sent by ``autotune sync``.
 """
 
 from __future__ import annotations
@@ -13,90 +13,28 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 from autotune.errors import InputError
-from autotune.secrets import MASK, is_secret, mask_text
+from autotune.secrets import MASK, is_secret, mask_secrets, secret_values
 from autotune.tracking.base import Tracker
+from autotune.tracking.pump import Pump
 from autotune.tracking.spool import Spool, SpoolPaths, finite_or_words
 from autotune.tracking.stores import Store, mlflow_installed, resolve
 from autotune_trials.paths import publish
 
 Say = Callable[[str], None]
-DRAIN_S = 30.0  # at most, at the end of a study, for a server that is slow but answers
-
-
-class Sends(Protocol):
-    def send(self, *, wait: bool = False) -> int: ...
-
-
-class Pump:
-    """Calls ``send`` when there is something to send: here and now, or from a thread."""
-
-    def __init__(self, sender: Sends, *, background: bool, failed: Callable[[Exception], None]) -> None:
-        self._sender, self._background, self._failed = sender, background, failed
-        self._work, self._idle = threading.Event(), threading.Event()
-        self._idle.set()
-        self._stopped = self._closed = False
-        self._thread: threading.Thread | None = None
-
-    def poke(self) -> None:
-        """There is something to send."""
-        if self._stopped or self._closed:
-            return
-        if not self._background:
-            self._send()
-            return
-        self._idle.clear()
-        self._work.set()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, daemon=True, name="autotune-tracking")
-            self._thread.start()
-
-    def drain(self, timeout_s: float = DRAIN_S) -> bool:
-        """Try to get everything out, also after an earlier failure; returns whether it is."""
-        self._stopped = False
-        self.poke()
-        return self._idle.wait(timeout_s) and not self._stopped
-
-    def close(self) -> None:
-        self._closed = True
-        self._work.set()
-
-    def _run(self) -> None:
-        while True:
-            self._work.wait()
-            self._work.clear()
-            if self._closed:
-                return
-            if not self._stopped:
-                self._send()
-            if not self._work.is_set():
-                self._idle.set()
-
-    def _send(self) -> None:
-        from autotune.tracking.mlflow import Busy
-
-        try:
-            self._sender.send()
-        except Busy:
-            pass  # an `autotune sync` is sending these very events
-        except Exception as error:  # whatever MLflow and its drivers raise: a study never ends for its record
-            self._stopped = True
-            self._failed(error)
 
 
 class StudyTracker(Tracker):
     """The spool, and a pump to MLflow if there is one."""
 
     def __init__(self, run_dir: Path, store: Store | None, experiment: str, *, online: bool, env: Mapping[str, str], say: Say) -> None:
-        self._run_dir, self._store, self._env, self._say = run_dir, store, env, say
+        self._run_dir, self._store, self._secrets, self._say = run_dir, store, secret_values(env), say
         self._spool = Spool(run_dir)
         self._study_key = ""
-        self._warned = False
+        self._warned = self._behind = False  # was a failure ever said; is it the last thing that was said
         self._pump: Pump | None = None
         target = {"uri": None if store is None else store.shown, "experiment": experiment}
         publish(SpoolPaths(run_dir).target, json.dumps(target, indent=2) + "\n")
@@ -104,7 +42,7 @@ class StudyTracker(Tracker):
             from autotune.tracking.mlflow import Sender
 
             self._sender = Sender(run_dir, store, experiment)
-            self._pump = Pump(self._sender, background=not store.local, failed=self._on_failure)
+            self._pump = Pump(self._sender, background=not store.local, failed=self._on_failure, recovered=self._on_recovery)
 
     def start_study(self, key: str, name: str, params: Mapping[str, object], tags: Mapping[str, str]) -> None:
         self._study_key = key
@@ -136,10 +74,8 @@ class StudyTracker(Tracker):
             return
         done = self._pump.drain()
         self._pump.close()
-        if done and self._warned:
-            self._say(f"MLflow at {self._store.shown} answers again and has the whole record now.")
-        elif not done and not self._warned:
-            self._say(f"MLflow at {self._store.shown} is slow: `autotune sync {self._run_dir}` sends what is missing.")
+        if not done and not self._behind:
+            self._say(f"MLflow at {self._store.shown} has not got all of it: `autotune sync {self._run_dir}` sends what is missing.")
 
     @property
     def url(self) -> str:
@@ -168,19 +104,25 @@ class StudyTracker(Tracker):
             self._pump.poke()
 
     def _clean(self, values: Mapping[str, object]) -> dict[str, str]:
-        return {k: MASK if is_secret(k) and not k.startswith("knob.") else mask_text(str(v), self._env) for k, v in values.items()}
+        return {k: MASK if is_secret(k) and not k.startswith("knob.") else mask_secrets(str(v), self._secrets) for k, v in values.items()}
 
     def _on_failure(self, error: Exception) -> None:
         if self._warned:
             return
-        self._warned = True
+        self._warned = self._behind = True
         from autotune.tracking.mlflow import reason
 
         assert self._store is not None
         self._say(
-            f"MLflow at {self._store.shown} fails: {mask_text(reason(error), self._env)}. "
-            f"The run goes on; its record is kept, and `autotune sync {self._run_dir}` sends what is missing."
+            f"MLflow at {self._store.shown} fails: {mask_secrets(reason(error), self._secrets)}. The run goes on, its record is kept, and sending is "
+            f"tried again; `autotune sync {self._run_dir}` sends what is missing at the end."
         )
+
+    def _on_recovery(self) -> None:
+        if self._behind:
+            self._behind = False
+            assert self._store is not None
+            self._say(f"MLflow at {self._store.shown} answers again and has the record so far.")
 
 
 def _to_stderr(text: str) -> None:

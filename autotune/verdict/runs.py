@@ -155,7 +155,11 @@ class Movement:
         """Why this loss can prove nothing, or None. ``smallest_visible``: a run that does not learn must differ by more
         than this."""
         if self.progress <= 1e-9 * self.level or self.progress == 0:
-            return f"the job's own loss stays at {self.level:.4g}: it cannot show whether anything changed"
+            return (
+                f"the job's own loss stays at {self.level:.4g}: it cannot show whether anything changed. Placeholder data or a learning rate of "
+                "zero does that, and so does a value that is divided by itself before backward: tune on real data, or say what the loss is "
+                "with autotune.step(loss=…)"
+            )
         if self.progress < MOVING_ERRORS * self.noise:
             return (
                 f"the job's own loss does not move beyond its noise (by {self.progress:.3g}, noise of a mean "

@@ -105,6 +105,9 @@ class Scratch(Protocol):
             OSError: there is no /dev/shm, or it cannot be written to.
         """
 
+    def say(self, text: str) -> None:
+        """Tell whoever waits for the process that something is done first that may take minutes."""
+
 
 class EntryModule(Protocol):
     """A top-level module the job calls in training, with the places where knobs may act on it."""

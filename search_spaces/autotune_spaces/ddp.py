@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotune_spaces.base import LiveJob, Withdrawn
-from autotune_spaces.facts import DdpFacts, JobFacts
+from autotune_spaces.base import Knob, LiveJob, Numerics, Scope, Value, Withdrawn
+from autotune_spaces.domains import true_or_false
+from autotune_spaces.facts import DdpFacts, JobFacts, Machine
 
 _GIVEN = "_autotune_given"  # attribute of the class: argument -> value
 
@@ -73,3 +75,39 @@ def unlike(live: LiveJob, wanted: Any, found: Any) -> str | None:
         return "the job built no DistributedDataParallel"
     wrong = [value for value in map(found, replicas) if value != wanted]
     return f"DistributedDataParallel was built with {wrong[0]!r}" if wrong else None
+
+
+class DdpSwitch(Knob):
+    """An argument of DistributedDataParallel that is false or true; the knob has its name."""
+
+    scope = Scope.PROCESS
+    numerics = Numerics.ROUNDING
+
+    def current(self, machine: Machine, job: JobFacts) -> Value:
+        return bool(getattr(ddp_of(job), self.name))
+
+    def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
+        ddp = ddp_of(job)
+        if getattr(ddp, self.name):
+            raise Withdrawn(f"the job sets {self.name}=True itself ({ddp.site})")
+        return [False, True]
+
+    def check_value(self, value: Value) -> str | None:
+        return true_or_false(value)
+
+    def environment(self, value: Value) -> dict[str, str]:
+        return {self._variable: "1" if value else "0"}
+
+    def at_import(self, torch: Any, environ: Mapping[str, str]) -> None:
+        if environ.get(self._variable) in ("0", "1"):
+            give(torch, self.name, environ[self._variable] == "1")
+
+    def effect(self, live: LiveJob, value: Value) -> str | None:
+        return unlike(live, value, lambda ddp: bool(getattr(ddp, self.name)))
+
+    def snippet(self, value: Value) -> str:
+        return f"DistributedDataParallel(..., {self.name}={value})"
+
+    @property
+    def _variable(self) -> str:
+        return f"AUTOTUNE_KNOB_{self.name.upper()}"

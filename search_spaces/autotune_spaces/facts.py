@@ -56,6 +56,7 @@ class LoaderFacts:
     in_order: bool = True
     worker_sharding: bool = True  # an IterableDataset that asks get_worker_info(); True for map-style
     starts_anew: str = ""  # workers would run the job's script again from its top, and why; "": they would not
+    batch_sampler: str = ""  # class of a batch sampler of the job's own
     rank_samples: tuple[int, ...] = ()  # samples an epoch of each rank's sampler, in the order of ranks; (): not known
 
 
@@ -121,5 +122,6 @@ class JobFacts:
     sharded: bool = False  # its parameters are sharded over the ranks (FSDP)
     own_settings: dict[str, str] = field(default_factory=dict)  # further calls the job makes itself, e.g. {"set_num_threads": "train.py:9"}
     compares_samples: str = ""  # how the loss compares the samples of a batch with each other (contrastive losses), "" if it is not seen to
+    mixture: str = ""  # "batches of several DataLoaders together" (or "in turn"), where it trains on such
     surveys: Mapping[str, Any] = field(default_factory=dict)  # knob -> what its survey() found; filled in by the tuner
     sites: JobSites = JobSites()  # where in the source all this stands

@@ -53,6 +53,30 @@ def test_compile_on_cuda(tuner: Tuner, mode: str) -> None:
     assert reports[1].notes["unique_graphs"] >= 1 and reports[1].notes["graph_breaks"] == 0
 
 
+EVALUATED = CUDA_LOOP.replace("        out = model(x)\n", """
+        model.eval()
+        with torch.no_grad(): before = model(x)  # a look at the batch that is trained on next
+        model.train()
+        out = model(x)
+""").replace("    for x, y in loader:", """
+    model.eval()
+    with torch.no_grad():
+        for x, y in loader:
+            for _ in range(40): model(x.cuda())
+    model.train()
+    for x, y in loader:""")
+
+
+def test_a_look_stays_on_the_device_timeline_and_an_evaluation_does_not(tuner: Tuner) -> None:
+    tuner.start(EVALUATED, "fixed", steps=100)
+    tuner.receive()
+    record = tuner.receive()
+    assert isinstance(record, Record) and set(record.window.samples) == {16.0}
+    times_s = record.window.times_s[20:]
+    after = [times_s[n] for n in range(len(times_s)) if (n + 20) % 16 == 0]  # 640 calls of the model came before these
+    assert max(after) < 20 * sorted(times_s)[len(times_s) // 2]
+
+
 SCALED = """
 import os, torch
 from torch import nn

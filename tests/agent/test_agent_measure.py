@@ -119,6 +119,29 @@ def test_phases_add_up_to_the_iteration() -> None:
     assert spent[phases.DATA] == 0.0 and spent[phases.AWAY] >= 0.01
 
 
+def test_a_stretch_is_taken_back_when_it_turns_out_to_be_none_of_training() -> None:
+    clock = PhaseClock()
+    clock.switch(phases.DATA)
+    time.sleep(0.01)
+    clock.switch(phases.FORWARD)
+    mark = clock.mark()
+    for phase in (phases.DATA, phases.FORWARD, phases.BACKWARD):
+        time.sleep(0.01)
+        clock.switch(phase)
+    clock.take_back(mark)
+    time.sleep(0.01)
+    spent, _ = clock.cut()
+    assert spent[phases.FORWARD] == 0.0 and all(spent[p] >= 0.01 for p in (phases.DATA, phases.BACKWARD))
+    assert spent[phases.AWAY] >= 0.03
+    clock.switch(phases.DATA)
+    time.sleep(0.01)
+    clock.switch(phases.FORWARD)
+    clock.take_back(mark)  # of the iteration before
+    again, _ = clock.cut()
+    assert again[phases.DATA] == 0.0 and again[phases.AWAY] >= 0.01
+    assert spent[phases.DATA] >= 0.01
+
+
 def test_own_work_is_not_foreign_load() -> None:
     start = snapshot()
     begun = time.process_time()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from typing import Any, BinaryIO
 
-from tiny_tuner import Tuner, block
+from tiny_tuner import JobProcess, Tuner, block
 
 from autotune_trials.protocol import Plan, Progress, dump, load
 
@@ -47,7 +45,7 @@ def test_two_ranks_switch_at_the_same_iteration(tuner: Tuner) -> None:
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
     tuner.start(DDP, env={**env, "RANK": "0"})
     variables = {**os.environ, **tuner.environment, **env, "RANK": "1"}
-    second = subprocess.Popen([sys.executable, "train.py"], cwd=tuner.directory, env=variables, stderr=subprocess.PIPE, text=True)
+    second = JobProcess(tuner.directory, variables)
     try:
         ranks = [tuner.accept(60).makefile("rwb") for _ in range(2)]
         hellos = [load(r.readline()) for r in ranks]
@@ -90,7 +88,7 @@ def test_ranks_throw_the_same_batches_away(tuner: Tuner) -> None:
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     tuner.start(WITH_WORKERS, env={**env, "RANK": "0"})
     variables = {**os.environ, **tuner.environment, **env, "RANK": "1"}
-    second = subprocess.Popen([sys.executable, "train.py"], cwd=tuner.directory, env=variables, stderr=subprocess.PIPE, text=True)
+    second = JobProcess(tuner.directory, variables)
     try:
         ranks = [tuner.accept(60).makefile("rwb") for _ in range(2)]
         assert all(type(read(r)).__name__ == "Hello" for r in ranks)

@@ -97,7 +97,8 @@ def test_the_window_goes_on_until_min_seconds(tuner: Tuner) -> None:
 def test_a_slow_job_shows_signs_of_life(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     from autotune_trials.protocol import Progress
 
-    source = LOOP.replace("count += 1", "count += 1; __import__('time').sleep(1.5)")
+    often = "__import__('sys').modules['autotune_trials.agent.modes'].PROGRESS_S = 0.5"
+    source = LOOP.replace("count = 0", f"count = 0; {often}").replace("count += 1", "count += 1; __import__('time').sleep(0.1)")
     tuner.start(source, "fixed", steps=100)
     kinds = []
     monkeypatch.setattr("tiny_tuner.Progress", type("Nothing", (), {}))

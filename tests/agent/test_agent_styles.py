@@ -190,7 +190,11 @@ def losses_under_agent(tuner: Tuner, source: str) -> tuple[object, object, str]:
     return hello, reports[0], out
 
 
-@pytest.mark.parametrize("style", STYLES)
+# Each has a program of its kind among those of test_loop_styles.py that run every time.
+SELDOM = {"gan", "lbfgs", "no loader", "iterable"}
+
+
+@pytest.mark.parametrize("style", [pytest.param(style, marks=pytest.mark.slow if style in SELDOM else ()) for style in STYLES])
 def test_losses_are_the_same_bits_with_the_agent(tuner: Tuner, tmp_path: Path, style: str) -> None:
     bare_directory = tmp_path / "bare"
     bare_directory.mkdir()

@@ -8,16 +8,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bare_runs import run_bare
 
 from autotune.executors.base import FixedRun, SessionFailed
 from autotune.executors.local import LocalExecutor
@@ -68,8 +66,13 @@ STYLES = [
     Style("batch_sampler"),
     Style("nested_batches"),
     Style("variable_length"),
-    Style("two_loaders"),
-    Style("turns"),
+    Style("two_loaders", facts={"mixture": "batches of several DataLoaders together"}),
+    Style("turns", facts={"mixture": "batches of several DataLoaders in turn"}),
+    Style("ppo_buffer", outside=True, optimizers=("Adam",)),
+    Style("looks", outside=True),
+    Style("distillation", outside=True),
+    Style("gradient_cache", backwards=9),
+    Style("cached_loss", backwards=6),
     Style("no_loader", withdrawn=NO_LOADER, unit="iterations", outside=True),
     Style("rollouts", withdrawn=NO_LOADER, unit="iterations", outside=True, optimizers=("Adam",)),
     Style("manual_marks", withdrawn={"optimizer_impl": ""}, optimizers=(), facts={"manual": True}),
@@ -81,47 +84,21 @@ STYLES = [
     Style("console_script", ("bin/train",)),
 ]
 
-BARE = """
-import os, runpy, sys
-import numpy, torch, torch.distributed, torch.utils.data
-sys.path.insert(0, os.getcwd())
-for line in sys.stdin:
-    script, log = line.split()
-    child = os.fork()
-    if not child:
-        os.environ["STEP_LOG"] = log
-        sys.argv = [script]
-        try:
-            runpy.run_path(script, run_name="__main__")
-        except SystemExit:
-            pass
-        os._exit(0)
-    print(os.waitpid(child, 0)[1], flush=True)
-"""
 SCRIPTS = {"module": "package/train.py", "shell_script": "package/train.py", "console_script": "package/train.py"}
 Truth = Callable[[Style], list[Step]]
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Truth]:
-    """What a program logs when nothing watches it: a process that has torch loaded forks for each, which saves its start."""
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Truth:
+    """What a program logs when nothing watches it."""
     folder = tmp_path_factory.mktemp("bare") / "job"
     shutil.copytree(PROGRAMS, folder)
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "MAX_STEPS": str(STEPS)}
-    process = subprocess.Popen([sys.executable, "-c", BARE], cwd=folder, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin is not None and process.stdout is not None
 
     def truth(style: Style) -> list[Step]:
-        process.stdin.write(f"{SCRIPTS.get(style.name, style.name + '.py')} {style.name}.bare\n")
-        process.stdin.flush()
-        while not (line := process.stdout.readline()).strip().isdigit():  # the program's own output comes first
-            assert line
-        assert line.strip() == "0"
+        run_bare(folder, SCRIPTS.get(style.name, style.name + ".py"), MAX_STEPS=str(STEPS), STEP_LOG=f"{style.name}.bare")
         return steps_in(folder / f"{style.name}.bare")
 
-    yield truth
-    process.stdin.close()
-    process.wait(30)
+    return truth
 
 
 def steps_in(log: Path) -> list[Step]:
@@ -198,8 +175,8 @@ def some(styles: list[Style], usual: set[str]) -> list[Any]:
 
 
 # Three seconds each: these in every run, the rest with the slow tests.
-SAME_BITS = {"several_optimizers", "closure", "evaluation_on_training_data"}
-IN_FORCE = {"no_sync", "sharded_stream", "turns", "no_loader", "rollouts", "shell_script"}
+SAME_BITS = {"several_optimizers", "closure", "looks"}
+IN_FORCE = {"no_sync", "sharded_stream", "turns", "no_loader", "rollouts", "shell_script", "gradient_cache"}
 
 
 @pytest.mark.parametrize("style", some(STYLES, SAME_BITS))
@@ -240,6 +217,17 @@ def test_workers_that_would_run_the_script_again_are_a_failed_trial_with_its_rea
     tuner.close()
     assert refused.window is None and refused.error.startswith("knob:") and "from its top again" in refused.error and "__main__" in refused.error
     assert usual.error == "" and len(usual.window.times_s) == 10
+
+
+def test_loaders_that_are_walked_together_end_together(tmp_path: Path) -> None:
+    """zip(…, strict=True) raises if one of them is kept from ending; 32 batches an epoch."""
+    tuner = executor(Style("two_loaders"), tmp_path)
+    with tuner.open_live({}) as live:
+        report, cached, later = live.measure([Block("a", (), 40), Block("ceiling", (), 10, cached_batches=True), Block("b", (), 40)])
+    tuner.close()
+    assert report.error == later.error == "" and len(later.window.times_s) == 40
+    assert cached.window is None and "walked together" in cached.error
+    assert set(report.window.samples) == {32.0}
 
 
 def test_a_loop_no_hook_can_see_is_told_the_two_lines_it_needs(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ COMPARING = {
     "einsum": (lambda: torch.einsum("id,jd->ij", activations(), activations()).sum(), "product of all its samples"),
     "with negatives": (lambda: (activations() @ torch.cat([activations(), activations()]).T).sum(), "8 x 16"),
     "correlation": (lambda: (activations().T @ activations()).pow(2).sum(), "summed over its 8 samples"),
+    "cached gradients": (lambda: (activations().detach().requires_grad_() @ activations().detach().requires_grad_().T).sum(), "product of all its"),
     "distances": (lambda: torch.cdist(activations(), activations()).sum(), "distances between its 8 samples"),
     "own distances": (lambda: nn.functional.pdist(activations()).sum(), "distances between its 8 samples"),
 }

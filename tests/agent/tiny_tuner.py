@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import textwrap
 import time
 from pathlib import Path
 from typing import Any
+
+import bare_runs
 
 from autotune_spaces.codec import encode
 from autotune_trials.protocol import Block, KnobChoice, Plan, Progress, SessionConfig, dump, load
@@ -33,6 +36,23 @@ criterion = nn.CrossEntropyLoss()
 """
 
 
+class JobProcess(subprocess.Popen[str]):
+    """A job in a process group of its own."""
+
+    def __init__(self, directory: Path, variables: dict[str, str], python: tuple[str, ...] = ()) -> None:
+        super().__init__(
+            [sys.executable, *python, "train.py"], cwd=directory, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            process_group=0,
+        )  # fmt: skip
+
+    def kill(self) -> None:
+        """With its DataLoader workers, which hold its pipes open for the five seconds in which they miss it."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
 class Tuner:
     """Starts one script under the agent and listens on a Unix socket."""
 
@@ -48,7 +68,7 @@ class Tuner:
         self._listener.settimeout(0.5)
         self._connection: socket.socket | None = None
         self._lines: Any = None
-        self.process: subprocess.Popen[str] | None = None
+        self.process: JobProcess | None = None
         self.environment: dict[str, str] = {}
 
     def start(self, source: str, mode: str = "live", knobs: dict[str, Any] | None = None, env: dict[str, str] | None = None,
@@ -63,10 +83,7 @@ class Tuner:
             "AUTOTUNE_MARK": "test", "OMP_NUM_THREADS": "1", **(env or {}),
         }
         variables = {**os.environ, **self.environment}
-        self.process = subprocess.Popen(
-            [sys.executable, *python, "train.py"], cwd=self.directory, env=variables, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )
+        self.process = JobProcess(self.directory, variables, python)
 
     def receive(self, timeout_s: float = 120) -> Any:
         """The next message; None if the job has closed the socket."""
@@ -138,14 +155,10 @@ class Tuner:
         self._short.cleanup()
 
 
-def run_bare(directory: Path, source: str, timeout_s: float = 120) -> str:
+def run_bare(directory: Path, source: str) -> str:
     """The script without the agent; its standard output."""
     (directory / "train.py").write_text(textwrap.dedent(source))
-    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "AUTOTUNE_SESSION")}
-    env["OMP_NUM_THREADS"] = "1"
-    done = subprocess.run([sys.executable, "train.py"], cwd=directory, env=env, text=True, capture_output=True, timeout=timeout_s)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return bare_runs.run_bare(directory)
 
 
 def block(name: str, iterations: int = 6, **knobs: Any) -> Block:

@@ -19,6 +19,7 @@ from common import dataset, loss_function
 from torch import nn
 from torch.utils.data import DataLoader
 torch.manual_seed(0)
+open("started.txt", "w").close()
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -67,11 +68,17 @@ def test_the_screen_says_what_a_person_asks(done: subprocess.CompletedProcess[st
     lines = done.stdout.splitlines()
     assert lines[0].startswith("job · profiled as it is in ")
     assert "% of the time is spent" in lines[1]  # the bottleneck, with its figure
-    for title in ("Where the time goes", "Performance summary", "Top operators", "Findings", "Files, in autotune-runs/job-profile", "Next"):
+    for title in ("Where the time goes", "Performance summary", "Top operators", "Findings", "Your files", "Files, in autotune-runs/job-profile", "Next"):
         assert title in lines, title
     assert any("reader cost" in line and ("ms" in line or "µs" in line) for line in lines)
     assert any("aten::" in line and "%" in line for line in lines)
     assert max(map(len, lines)) <= 130 and done.stderr == ""
+
+
+def test_what_the_job_wrote_is_put_back_and_told(done: subprocess.CompletedProcess[str], job: Job) -> None:
+    assert "The job wrote files of yours: removed again: started.txt." in " ".join(done.stdout.split())
+    assert not (job.folder / "started.txt").exists()
+    assert json.loads((folder(job) / "summary.json").read_text())["written"]["removed"] == ["started.txt"]
 
 
 def test_tools_that_cannot_serve_get_one_line_each(done: subprocess.CompletedProcess[str], job: Job) -> None:

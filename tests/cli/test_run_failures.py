@@ -51,13 +51,23 @@ def test_a_job_that_cannot_be_tuned_says_why(
         assert not job.run_dir.exists(), "nothing is started, nothing is written"
 
 
-def test_a_tracking_server_that_does_not_answer(tmp_path: Path) -> None:
+def test_a_tracking_server_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
+    """The run goes on: here to the job's own error. To its end: test_resume.py."""
     text = QUICK.replace("uri: null", "uri: 'http://127.0.0.1:9'")
-    job = make_job(tmp_path / "job", "python own_modules.py", text)
+    job = make_job(tmp_path / "job", "python mine.py", text)
+    (job.folder / "mine.py").write_text(FAILS)
+    finished = job.run()
+    assert finished.returncode == 3, finished.stderr
+    assert finished.stderr.count("MLflow at http://127.0.0.1:9 fails: Connection refused") == 1
+    assert (job.run_dir / "tracking" / "spool.jsonl").exists()
+
+
+def test_a_tracking_uri_that_is_none(tmp_path: Path) -> None:
+    job = make_job(tmp_path / "job", "python own_modules.py", QUICK.replace("uri: null", "uri: 'http://host:port'"))
     finished = job.run()
     assert finished.returncode == 2
-    assert "127.0.0.1:9" in finished.stderr and "--offline" in finished.stderr
-    assert not job.run_dir.exists()
+    assert "'http://host:port' is not a tracking URI" in finished.stderr
+    assert not job.run_dir.exists(), "nothing is started, nothing is written"
 
 
 def test_a_run_directory_that_cannot_be_written(tmp_path: Path) -> None:

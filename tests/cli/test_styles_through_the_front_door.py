@@ -109,9 +109,10 @@ CASES = [  # program, what is peculiar to it, samples a step
     ("sharded_stream", in_general, 32), ("batch_sampler", in_general, 24), ("nested_batches", in_general, 20),
     ("variable_length", in_general, 16), ("two_loaders", in_general, 32), ("turns", in_general, 24), ("no_loader", no_loader, 1),
     ("rollouts", in_general, 1), ("closure", closure, 128), ("manual_marks", manual_marks, 32), ("checkpoints", checkpoints, 32),
-    ("spawned", in_general, 32), ("notebook", in_general, 32),
+    ("spawned", in_general, 32), ("notebook", in_general, 32), ("looks", in_general, 32), ("ppo_buffer", in_general, 200),
+    ("distillation", in_general, 32), ("gradient_cache", in_general, 64), ("cached_loss", in_general, 64),
 ]  # fmt: skip
-ALWAYS = ("several_optimizers", "checkpoints")  # the rest with the slow tests: test_loop_styles.py looks at all of them, more closely
+ALWAYS = ("checkpoints",)  # the rest with the slow tests: test_loop_styles.py looks at all of them, more closely
 
 
 @pytest.mark.parametrize(

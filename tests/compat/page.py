@@ -39,6 +39,28 @@ CAUSES = (
         "if the program has a flag for it, make that a `via:` knob",
     ),
     (
+        "a batch sampler that a framework wraps around another (accelerate's BatchSamplerShard, where several processes train)",
+        "`batch_size` is withdrawn, with the sampler's name; in one process accelerate leaves the job's own in place, and it applies",
+        "the program's own flag for its batch, as a `via:` knob",
+    ),
+    (
+        "several training loaders walked together (`zip(labelled, unlabelled)`) or in turn",
+        "loader knobs set the one asked last before backward, and the samples of a step are that one's (in turn: each its own); "
+        "`batch_size` is withdrawn; no ceiling is measured for loaders walked together",
+        "none is needed: a speed-up is a ratio, whichever loader counts the samples. To count others: `autotune.step(samples=n)`",
+    ),
+    (
+        "an evaluation between iterations by a model that is not the one trained (an average of the weights), on data from no loader",
+        "nothing: its time counts in the iteration before which it happens",
+        "none is needed where it is rare (such iterations stand out as slow ones); else mark the iterations with `autotune.step()`",
+    ),
+    (
+        "a model that returns its loss",
+        "`micro_batch_size` is left out of that trial: how the losses of parts make up the whole's (by samples, by tokens, plus terms of the "
+        "batch) only the model knows",
+        "the program's own flags for batch and accumulation, as `via:` knobs; or compute the loss from the model's outputs, outside of it",
+    ),
+    (
         "an IterableDataset that makes its batches itself, in a job without workers",
         "`num_workers` is withdrawn: what each worker would read cannot be checked",
         "give the job one worker, if the dataset shares its data out rightly",

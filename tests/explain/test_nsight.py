@@ -6,6 +6,7 @@ import json
 import os
 import sqlite3
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -130,11 +131,15 @@ import time; time.sleep(60)
 
 
 @pytest.mark.parametrize("words", [(), ("--stubborn",)], ids=["", "ignores TERM"])
-def test_a_session_runs_inside_the_tool_and_its_report_is_waited_for(tools: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_session_runs_inside_the_tool_and_its_report_is_waited_for(
+    tools: Path, tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from autotune.executors import local
     from autotune.executors.base import Capture, FixedRun
     from autotune.executors.local import LocalExecutor
     from autotune.job.spec import JobSpec, SearchSpace, SideEffects
 
+    monkeypatch.setattr(local, "Session", partial(local.Session, grace_s=0.2))  # one that ignores TERM is given five times that
     root = Path(__file__).parents[2]
     path = os.pathsep.join(str(root / part) for part in ("trials", "search_spaces", "tests/sessions"))
     (tmp_path / "job.py").write_text(JOB)

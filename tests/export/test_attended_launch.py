@@ -86,6 +86,12 @@ def test_the_job_reads_the_copy_and_nothing_stays(job: Path) -> None:
     assert (seen["text"], seen["stdin"], seen["argv"][-1]) == ("the data", "in", "--more")
     assert seen["cwd"] == seen["env"]["PWD"] == str(job)
     assert not os.path.exists(seen["data"])
+    assert done.stderr.splitlines().count("autotune: staging 0.0 MiB of data to /dev/shm: data/train, 1 file") == 1
+
+
+def test_quiet_says_nothing_of_the_copy(job: Path) -> None:
+    done = launch(tuned(job, "print(1)"), job, "--quiet")
+    assert (done.returncode, done.stdout) == (0, "1\n") and "staging" not in done.stderr
 
 
 def test_with_a_knob_that_needs_the_agent(job: Path) -> None:

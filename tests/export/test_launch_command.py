@@ -236,3 +236,23 @@ def test_launching_is_quick(tmp_path: Path) -> None:
     started = time.monotonic()
     launch(path, tmp_path)
     assert time.monotonic() - started < 5  # no torch is imported
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's directory")
+def test_what_somebody_else_laid_in_the_way_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a home that can be written, instructions for the agent lie in the temporary directory: in one of our own."""
+    import tempfile
+
+    from autotune.export.launching import write_session
+    from autotune_trials.protocol import SessionConfig
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    trap = tmp_path / f"autotune-{os.getuid()}"
+    trap.mkdir()
+    os.chown(trap, 65534, 65534)
+    (tmp_path / "home").write_text("no directory")
+    path = write_session(SessionConfig("launch", ""), tmp_path / "home")
+    assert path.is_file() and not path.is_relative_to(trap)
+    trap.rmdir()
+    assert write_session(SessionConfig("launch", ""), tmp_path / "home").is_relative_to(trap), "else there is one place for it"
+    assert trap.stat().st_mode & 0o777 == 0o700

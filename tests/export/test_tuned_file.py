@@ -141,3 +141,13 @@ def test_no_file_and_unfinished_run(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").touch()
     with pytest.raises(InputError, match="has not finished"):
         load_tuned(tmp_path)
+
+
+def test_a_line_for_a_shell_keeps_no_secret_either(tmp_path: Path) -> None:
+    line = "cd src && TOKEN_SECRET=hunter22 python train.py --api-key 'a b c' --api-key=other --hub-token $HUB | tee log"
+    tuned = build_tuned(result({}), spec(tmp_path, ("/bin/sh", "-c", line), {"HF_TOKEN": "hf_0123456789"}))
+    assert tuned.env_from_launch == ("API_KEY", "API_KEY_", "HF_TOKEN", "TOKEN_SECRET")
+    assert tuned.command[2] == (
+        'cd src && TOKEN_SECRET="$TOKEN_SECRET" python train.py --api-key "$API_KEY" --api-key="$API_KEY_" --hub-token $HUB | tee log'
+    )
+    assert not {"hunter22", "a b c", "other", "hf_0123456789"} & set(to_yaml(tuned).replace('"', " ").split())

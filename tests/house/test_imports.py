@@ -23,7 +23,7 @@ ALLOWED = {  # package -> packages of ours it may import
 }
 HEAVY = {"torch", "optuna", "ray", "mlflow", "matplotlib", "jinja2", "scipy", "numpy", "pandas", "sklearn", "nvtx"}
 # Within the tuner the stages are the top: what lies below them does not know them.
-BELOW_STAGES = ("job", "search", "verdict", "executors", "tracking", "report", "export", "explain", "findings")
+BELOW_STAGES = ("job", "search", "verdict", "executors", "tracking", "report", "export", "explain", "findings", "service")
 SOURCES = [(name, path) for name, root in PACKAGES.items() for path in sorted(root.rglob("*.py"))]
 
 

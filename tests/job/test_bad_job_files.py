@@ -1,6 +1,6 @@
 """Every mistake in a job file gets one clear message with its line, exit code 2, and starts nothing.
 
-Each case is run through the real command line. ``$`` in a case's message stands for the job file's name and line.
+Each case is run through the command line's own ``main``; some of them, and all that hang on the environment, in a process.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from autotune.cli import main
 
 AUTOTUNE = str(Path(sys.executable).parent / "autotune")
 GOOD = "command: python train.py\n"
@@ -74,7 +76,11 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "objective": (GOOD + "objective: troughput\n", 2, ("'troughput'", "throughput or time_to_train", "did you mean 'throughput'?")),
     "objective-energy": (GOOD + "objective: energy\n", 2, ("energy", "does not measure")),
     "objective-list": (GOOD + "objective: [throughput, energy]\n", 2, ("one objective",)),
-    "executor-ray": (GOOD + "executor:\n  ray: {address: auto}\n", 2, ("ray", "this machine only")),
+    "executor-ray": (GOOD + "executor:\n  ray: {adress: auto}\n", 3, ("adress", "did you mean 'address'?")),
+    "executor-ray-address": (GOOD + "executor:\n  ray:\n    address: nowhere\n", 4, ("address", "ray://HOST:PORT")),
+    "executor-ray-slots": (GOOD + "executor:\n  ray:\n    slots: 0\n", 4, ("slots", "at least 1")),
+    "executor-ray-shared": (GOOD + "executor:\n  ray: {workdir: shared}\n", 2, ("put back", "slots: 1")),
+    "executor-local": (GOOD + "executor: {local: 3}\n", 2, ("no settings",)),
     "executor": (GOOD + "executor: lokal\n", 2, ("did you mean 'local'?",)),
     "traces": (GOOD + "traces: finalist\n", 2, ("none, finalists or all", "did you mean 'finalists'?")),
     "tracking-folder": (GOOD + "tracking:\n  uri: ./mlruns\n", 3, ("'./mlruns'", "sqlite:///mlflow.db")),
@@ -113,11 +119,14 @@ def check_refused(done: subprocess.CompletedProcess[str], words: tuple[str, ...]
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_mistake_is_answered_with_its_line_and_what_to_do(case: str, folder: Path) -> None:
+def test_a_mistake_is_answered_with_its_line_and_what_to_do(
+    case: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     text, line, words = BAD[case]
     (folder / "job.yaml").write_text(text)
-    done = autotune("check", "job.yaml", cwd=folder)
-    check_refused(done, (f"job.yaml:{line}: ", *words))
+    monkeypatch.chdir(folder)
+    code, said = main(["check", "job.yaml"]), capfd.readouterr()
+    check_refused(subprocess.CompletedProcess([], code, said.out, said.err), (f"job.yaml:{line}: ", *words))
     assert sorted(p.name for p in folder.iterdir()) == ["job.yaml", "train.py"]
 
 

@@ -22,6 +22,11 @@ def test_what_was_put_back_is_one_quiet_line() -> None:
     assert line == "Trials wrote files of yours: put back as they were: ckpt.pt; removed again: runs/0, runs/1, runs/2, runs/3 and 5 more."
 
 
+def test_a_profiled_job_is_no_trial() -> None:
+    said = " ".join(line for line, _ in written_lines(Written(removed=("a",), unkept={"b": "why"}, left=("c",)), "The job"))
+    assert "The job wrote" in said and "changed by the job and" in said and "where the job wrote" in said
+
+
 def test_what_was_left_and_why_nothing_was_put_back_is_said() -> None:
     lines = written_lines(Written(left=("out/theirs",), counts={"left": 1}, failed={"sessions/1": "processes of this trial (12)"}))
     assert [urgent for _, urgent in lines] == [True] * 2

@@ -70,6 +70,45 @@ def test_a_record_of_all_ranks(make_session):
     assert record.rank == 0 and record.window.samples == (8.0,) * 5 and record.samples_before[2] == 16.0
 
 
+def test_all_ranks_go_on_to_the_same_step_where_a_window_is_too_short(make_session):
+    session = make_session(
+        """
+        import os
+        from fake_agent import Agent
+        rank = 1 if os.fork() == 0 else 0
+        agent = Agent(rank, world_size=2)
+        agent.record()
+        agent.record(agent.plan().steps)
+        agent.pause()
+        """,
+        mode="fixed",
+    )
+    session.wait_hello()
+    asked = []
+
+    def more(record):
+        asked.append(len(record.losses))
+        return 12
+
+    record = session.wait_record(more)
+    assert asked == [5] and len(record.losses) == 12 and record.window.samples == (8.0,) * 12
+
+
+@pytest.mark.parametrize(("wanted", "ended_early"), [(0, False), (5, False), (12, True)])
+def test_a_window_that_is_long_enough_or_cannot_go_on_is_left_as_it_is(make_session, wanted, ended_early):
+    session = make_session(
+        f"""
+        from fake_agent import Agent
+        agent = Agent()
+        agent.record(ended_early={ended_early})
+        assert agent.plan() is None
+        """,
+        mode="fixed",
+    )
+    session.wait_hello()
+    assert len(session.wait_record(lambda record: wanted).losses) == 5
+
+
 def test_a_job_that_ends_early_still_hands_in_its_record(make_session):
     session = make_session(
         """

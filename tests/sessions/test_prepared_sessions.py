@@ -89,12 +89,16 @@ def _start(folder: Path):  # type: ignore[no-untyped-def]
     return Start(("python",), dict(os.environ), str(folder))
 
 
+said: list[str] = []  # by the executors of one test
+
+
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., LocalExecutor]]:
     (tmp_path / "job.py").write_text(JOB)
     (tmp_path / "data" / "train").mkdir(parents=True)
     (tmp_path / "data" / "train" / "numbers.bin").write_bytes(os.urandom(64 * 32).replace(b"\x7f", b"\x00").replace(b"\xff", b"\x00"))
     opened: list[LocalExecutor] = []
+    said.clear()
 
     def make(*words: str, command: tuple[str, ...] = ("env", "-u", "OMP_NUM_THREADS"), **env: str) -> LocalExecutor:
         knobs = (create("gc"), create("cpu_affinity"), create("malloc"), create("data_staging", {"path": "data/train"}))
@@ -103,7 +107,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., LocalExecutor]]:
             {"PYTHONPATH": PYTHONPATH, **env}, SearchSpace("test", knobs), hang_timeout_s=60.0, startup_timeout_s=120.0,
             side_effects=SideEffects(keep=("seen.json",)),
         )  # fmt: skip
-        executor = LocalExecutor(spec, tmp_path / "run")
+        executor = LocalExecutor(spec, tmp_path / "run", said.append)
         opened.append(executor)
         return executor
 
@@ -135,6 +139,7 @@ def test_all_of_them_are_in_force_in_the_job(make, tmp_path: Path) -> None:
     assert found["path"].startswith("/dev/shm/autotune-") and found["path"].endswith("/train")
     assert str(tmp_path / "lib" / "libjemalloc.so.2") in found["maps"]
     assert record.notes[PREPARATION_S] > 0
+    assert said == ["staging 0.0 MiB of data to /dev/shm: data/train, 1 file"], "before it is copied, and once"
     assert len(left_in_memory() - before) == 1
     executor.close()
     assert left_in_memory() == before

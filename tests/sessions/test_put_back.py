@@ -18,9 +18,11 @@ import pytest
 from session_paths import PYTHONPATH
 from session_waits import gone_within, wait_for
 
-from autotune_trials import ledger as noting
-from autotune_trials import put_back as putting
-from autotune_trials.ledger import CannotKeep, Ledger
+from autotune_trials import aftermath
+from autotune_trials import originals as noting
+from autotune_trials.ledger import Ledger
+from autotune_trials.names import Names
+from autotune_trials.originals import CannotKeep
 from autotune_trials.paths import SessionPaths
 from autotune_trials.places import Places
 from autotune_trials.protocol import SessionConfig
@@ -124,13 +126,18 @@ open('done', 'w').close()
     assert state(home) == before
 
 
-def test_a_directory_that_cannot_be_renamed_back_is_not_removed_with_the_one_it_lies_in(make_session, home):
-    job = "import os\nos.mkdir('out'); os.rename('folder', 'out/f'); os.mkdir('folder'); os.system('echo x > folder/unseen')\nopen('done', 'w').close()"
+@pytest.mark.parametrize("name", ["unseen", "other"])
+def test_a_directory_that_is_to_get_its_name_back_where_another_program_has_made_one(make_session, home, name):
+    job = f"import os\nos.mkdir('out'); os.rename('folder', 'out/f'); os.mkdir('folder'); os.system('echo x > folder/{name}')\nopen('done', 'w').close()"
     session = make_session(job, keep=())
     wait_for((home / "done").exists)
     session.close()
-    assert [path for path, *_ in session.outcome["failed"]] == [str(home / "folder"), str(home / "out")]
-    assert (home / "out" / "f" / "other").read_text() == "another"
+    if name == "unseen":
+        assert (home / "folder" / "other").read_text() == "another" and (home / "folder" / name).read_text() == "x\n"
+        assert not session.outcome["failed"] and not (home / "out").exists()
+    else:
+        assert [(path, where) for path, _, where in session.outcome["failed"]] == [(str(home / "folder"), str(home / "out/f"))]
+        assert (home / "out" / "f" / "other").read_text() == "another" and (home / "folder" / name).read_text() == "x\n"
 
 
 FOREIGN = {
@@ -200,7 +207,8 @@ open('done', 'w').close()
     (home / "theirs").rename(home / "out" / "keep" / "theirs")
     wait_for((home / "done").exists)
     session.close()
-    assert session.outcome["left"] == [str(home / "later/keep/renamed")] and not (home / "later/mine").exists() and not (home / "out").exists()
+    assert (home / "out" / "keep" / "theirs").read_text() == "theirs", "under the name that program knows"
+    assert not (home / "later").exists() and not session.outcome["failed"]
 
 
 INSIDE = {
@@ -224,6 +232,84 @@ def test_what_the_job_wrote_into_a_directory_of_its_own_goes(make_session, home,
     assert state(home) == before and not session.outcome["left"] and not session.outcome["failed"]
 
 
+MOVED_IN = {
+    "renamed": "os.rename(O + '/theirs', 'mine')",
+    "renamed into a directory of its own": "os.mkdir('out'); os.rename(O + '/theirs', 'out/mine')",
+    "in the place of a file of the user's": "os.replace(O + '/theirs', 'mine.txt')",
+    "renamed, then overwritten and removed": "os.rename(O + '/theirs', 'mine'); open('mine', 'w').write('x'); os.remove('mine')",
+    "renamed, then appended to": "os.rename(O + '/theirs', 'mine'); open('mine', 'a').write('x')",
+    "linked, and its first name removed": "os.link(O + '/theirs', 'mine'); os.unlink(O + '/theirs')",
+    "linked, then changed": "os.link(O + '/theirs', 'mine'); f = open('mine', 'r+'); f.write('x'); f.close()",
+    "a directory": "os.rename(O, 'out'); open('out/theirs', 'w').write('x'); open('out/mine', 'w').write('x')",
+    "a directory that is then renamed, then removed": "os.rename(O, 'out'); os.rename('out', 'later'); shutil.rmtree('later')",
+    "a link": "os.rename(O + '/link', 'mine')",
+    "from another disk": "shutil.move(S + '/theirs', 'mine')",
+    "a directory from another disk": "shutil.move(S, 'out'); shutil.rmtree('out')",
+    "what a program that is not Python has unpacked":
+        "subprocess.run(['sh', '-c', f'mkdir {O}/new && echo x > {O}/new/x'], check=True); shutil.move(O + '/new', 'out')",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", MOVED_IN)
+def test_what_the_job_moves_to_itself_goes_back_to_where_it_came_from(make_session, home, way):
+    outside = home.parent / f"{home.name}-outside"
+    disk = Path(tempfile.mkdtemp(prefix="autotune-test-", dir="/dev/shm" if os.path.isdir("/dev/shm") else "/var/tmp"))
+    try:
+        for folder in (outside, disk):
+            folder.mkdir(exist_ok=True)
+            (folder / "theirs").write_text("theirs")
+        (outside / "link").symlink_to("theirs")
+        before = state(home), state(outside), state(disk)
+        session = make_session(HEAD + f"O, S = {str(outside)!r}, {str(disk)!r}\n{MOVED_IN[way]}\nopen('done', 'w').close()", keep=())
+        wait_for((home / "done").exists)
+        session.close()
+        if "unpacked" in way:
+            assert (outside / "new" / "x").read_text() == "x\n"
+            shutil.rmtree(outside / "new")
+        assert (state(home), state(outside), state(disk)) == before
+        assert not session.outcome["failed"] and not session.outcome["left"]
+    finally:
+        shutil.rmtree(disk)
+
+
+def test_what_cannot_go_back_stays_where_the_job_moved_it_and_is_named(make_session, home):
+    outside = home.parent / f"{home.name}-outside"
+    outside.mkdir()
+    (outside / "theirs").write_text("theirs")
+    session = make_session(HEAD + f"os.rename({str(outside / 'theirs')!r}, 'mine')\nopen('done', 'w').close()", keep=())
+    wait_for((home / "done").exists)
+    (outside / "theirs").write_text("anew")
+    session.close()
+    assert (home / "mine").read_text() == "theirs" and (outside / "theirs").read_text() == "anew"
+    assert session.outcome["left"] == [str(home / "mine")] and not session.outcome["failed"]
+
+
+@pytest.mark.parametrize("change", ["open(T, 'w').write('x')", "open(T, 'a').write('x')", "f = open(T, 'r+'); f.write('x'); f.close()", "os.remove(T)",
+                                    "open('t', 'w').write('x'); os.replace('t', T)", "os.rename(T, 'mine')", "shutil.rmtree('out')"])  # fmt: skip
+def test_what_another_program_wrote_into_a_directory_of_the_jobs_is_kept_when_the_job_changes_it(make_session, home, change):
+    job = f"T = 'out/theirs'; os.mkdir('out'); open('ready', 'w').close()\nimport time\nwhile not os.path.exists('seen'): time.sleep(0.01)\n{change}\n"
+    session = make_session(HEAD + job + "open('done', 'w').close()", keep=())
+    wait_for((home / "ready").exists)
+    (home / "out" / "theirs").write_text("theirs")
+    (home / "seen").touch()
+    wait_for((home / "done").exists)
+    session.close()
+    assert (home / "out" / "theirs").read_text() == "theirs" and not session.outcome["failed"]
+    assert sorted(p.name for p in home.iterdir() if not p.name.startswith(("session", "job"))) == ["empty", "folder", "mine.txt", "out", "seen"]
+
+
+def test_rotated_outputs_of_the_users_that_have_the_names_of_removed_ones(make_session, home):
+    for number in (0, 1, 2):
+        (home / f"out.{number}").mkdir()
+        (home / f"out.{number}" / "model").write_text(str(number))
+    rotate = "shutil.rmtree('out.2'); os.rename('out.1', 'out.2'); os.rename('out.0', 'out.1'); os.mkdir('out.0'); open('out.0/model', 'w').write('x')\n"
+    before = state(home)
+    session = make_session(HEAD + rotate * 3 + "open('done', 'w').close()", keep=())
+    wait_for((home / "done").exists)
+    session.close()
+    assert state(home) == before and not session.outcome["failed"]
+
+
 def test_what_may_stay_in_a_directory_that_was_made_is_not_told(make_session, home):
     job = "import os\nos.makedirs('out/data/raw'); open('out/data/raw/a', 'w').write('x'); open('out/b.npy', 'w').write('x'); open('out/c', 'w').write('x')\n"
     session = make_session(job + "open('done', 'w').close()", keep=("out/data/", "out/*.npy"))
@@ -235,11 +321,11 @@ def test_what_may_stay_in_a_directory_that_was_made_is_not_told(make_session, ho
 
 def test_a_job_that_writes_very_many_files_in_two_steps(ledger, home):
     log = home / "session" / "written" / "i-1"
-    records = (f"{2 * n}\0+\0{home}/out/{n}.tmp\0\0{2 * n + 1}\0>\0{home}/out/{n}.tmp\0{home}/out/{n}\0" for n in range(50_000))
-    log.write_text("".join(records) + f"999999\0d>\0{home}/out\0{home}/later\0")
-    began = time.process_time()
-    inside = putting.inside_made(str(home / "session" / "written"))
-    assert time.process_time() - began < 5 and len(inside.files) == 50_000 and str(home / "later" / "7") in inside.files
+    records = (f"{2 * n}\0+\0{home}/out/{n}.tmp\0\x000\0{2 * n + 1}\0>\0{home}/out/{n}.tmp\0{home}/out/{n}\x000\0" for n in range(50_000))
+    log.write_text("".join(records) + f"999999\0m\0{home}/out\0{home}/later\x000\0")
+    began, names = time.process_time(), Names(str(home / "session" / "written"))
+    names.catch_up()
+    assert time.process_time() - began < 5 and len(names.files) == 50_000 and str(home / "later" / "7") in names.files
 
 
 def test_a_spoilt_log_removes_nothing_it_does_not_name(ledger, home):
@@ -280,7 +366,7 @@ def test_a_session_that_could_not_end_a_process_puts_nothing_back(make_session, 
     monkeypatch.setattr(session.command, "wait_until_gone", wait)
     session.close()
     assert (home / "mine.txt").read_text() == "x" and str(os.getpid()) in session.outcome["failed"][0][1]
-    (session.paths.written / putting.RUNNING).unlink()
+    (session.paths.written / aftermath.RUNNING).unlink()
     put_back(str(session.paths.root))
     assert (home / "mine.txt").read_text().startswith("the user's own")
 
@@ -437,7 +523,7 @@ def test_what_cannot_be_kept_is_not_changed(ledger, home, monkeypatch):
     for _ in range(2):
         with pytest.raises(CannotKeep, match="No space left"):
             ledger.opens(str(home / "mine.txt"), os.O_RDWR)
-    monkeypatch.setattr("autotune_trials.ledger._take_name", full)
+    monkeypatch.setattr("autotune_trials.claims._take_name", full)
     for call in (ledger.removes, lambda path: ledger.opens(path, os.O_WRONLY | os.O_APPEND)):
         with pytest.raises(CannotKeep, match="No space left"):
             call(str(home / "mine.txt"))
@@ -533,7 +619,7 @@ def test_after_a_power_cut_the_next_run_puts_things_back(killed):
 
 def test_what_was_written_since_is_not_touched(killed):
     """Power comes back, the user trains for days, then tunes again."""
-    run, later = killed / "session-run", time.time() + putting.SILENT_S + 60
+    run, later = killed / "session-run", time.time() + aftermath.SILENT_S + 60
     for name in ("mine.txt", "ckpt.pt"):
         (killed / name).write_text("days of training")
         os.utime(killed / name, (later, later))
@@ -552,7 +638,7 @@ def test_old_files_that_were_copied_there_since_are_not_touched(ledger, home, mo
     (home / "checkpoints").mkdir()
     (home / "checkpoints" / "mine").write_text("weeks of training")
     os.utime(home / "checkpoints" / "mine", (1e9, 1e9))  # as cp -p and tar leave it
-    monkeypatch.setattr(putting, "_last_sign", lambda _session: time.time() - putting.SILENT_S - 60)
+    monkeypatch.setattr(aftermath, "last_sign", lambda _session: time.time() - aftermath.SILENT_S - 60)
     assert put_back(str(home / "session"), late=True)["removed"] == []
     assert (home / "checkpoints" / "mine").exists()
 

@@ -76,6 +76,31 @@ def test_a_fixed_window(make_session):
     assert len(record.losses) >= 20 and record.samples_before[:3] == (0.0, 8.0, 16.0)
 
 
+def test_a_window_that_is_too_short_goes_on_in_the_same_process(make_session):
+    session = start(make_session, job(), config=SessionConfig("fixed", "", steps=20, seed=0), hang_timeout_s=30.0)
+    session.wait_hello()
+    seen = []
+
+    def more(record):
+        seen.append(record)
+        return 50
+
+    whole = session.wait_record(more)
+    (first,) = seen
+    assert (len(first.losses), len(whole.losses), len(whole.window.times_s)) == (20, 50, 50)
+    assert whole.losses[:20] == first.losses and whole.window.times_s[:20] == first.window.times_s
+    assert whole.samples_before == tuple(8.0 * i for i in range(50))
+    assert max(whole.window.times_s[20:]) < 0.5, "the tuner's thinking is no iteration"
+    assert not whole.ended_early
+
+
+def test_a_job_that_ends_while_its_window_goes_on_says_so(make_session):
+    session = start(make_session, job(step="optimizer.step(); step == 29 and sys.exit()"), config=SessionConfig("fixed", "", steps=20, seed=0))
+    session.wait_hello()
+    record = session.wait_record(lambda record: 50)
+    assert record.ended_early and 20 < len(record.losses) <= 31
+
+
 def test_a_dataset_that_blocks_is_a_hang_at_its_line(make_session):
     source = job(step="optimizer.step(); step > 30 and time.sleep(99)")
     session = start(make_session, source, hang_timeout_s=1.0)

@@ -145,6 +145,26 @@ def test_two_runs_in_one_working_directory(tmp_path: Path) -> None:
     assert not second(True) and not list(home.iterdir())
 
 
+@pytest.mark.parametrize("inner_first", [True, False])
+def test_two_runs_of_which_one_works_inside_the_others_directory(tmp_path: Path, inner_first: bool) -> None:
+    home, inner, beside = tmp_path / "home", tmp_path / "home" / "deep" / "er", tmp_path / "home" / "deep" / "beside"
+    for folder in (inner, beside):
+        folder.mkdir(parents=True)
+    first, second = (inner, home) if inner_first else (home, inner)
+
+    def start(folder: Path) -> str:
+        words = [sys.executable, "-c", SECOND, str(folder), "True"]
+        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    tuner = executor(first)
+    try:
+        assert ("inside it" if inner_first else f"in {home}, which holds") in start(second)
+        assert bool(start(beside)) is not inner_first, "siblings do not disturb each other"
+    finally:
+        tuner.close()
+    assert not start(second)
+
+
 def test_where_directories_cannot_be_locked_a_run_goes_on(tmp_path: Path, monkeypatch) -> None:
     def no_locks(*_args: object) -> None:
         raise OSError(errno.EBADF, "Bad file descriptor")

@@ -84,8 +84,14 @@ def test_batch_sizes() -> None:
     assert values("batch_size") == (16, 32, 64, 128, 256)
     assert values("batch_size", what=with_loader(samples=100)) == (16, 32, 64), "no batch larger than the data"
     assert values("batch_size", what=with_loader(batch_size=1)) == (1, 2, 4, 8)
-    assert "batch sampler" in out("batch_size", what=with_loader(custom_batch_sampler=True, batch_size=None))
+    theirs = {"custom_batch_sampler": True, "batch_size": None}
+    assert "own (Buckets), which decides the batch size" in out("batch_size", what=with_loader(**theirs, batch_sampler="Buckets"))
+    assert "gives each process whole batches" in out("batch_size", what=with_loader(**theirs, batch_sampler="BatchSamplerShard"))
     assert "batch_size=None" in out("batch_size", what=with_loader(batch_size=None))
+
+
+def test_the_batch_size_of_one_loader_among_several_is_a_mixture() -> None:
+    assert "is another mixture" in out("batch_size", what=job(mixture="batches of several DataLoaders in turn"))
 
 
 def test_the_batch_size_of_a_contrastive_loss_is_part_of_it() -> None:

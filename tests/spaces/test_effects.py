@@ -112,6 +112,7 @@ def test_compile_without_a_graph_has_no_effect() -> None:
     assert knob.effect(job, "off") is None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not __import__("shutil").which("g++"), reason="no C++ compiler")
 def test_compile_really_compiles() -> None:
     job, knob = SmallJob(), get("compile_mode")

@@ -204,9 +204,33 @@ def test_a_window_with_little_left_after_warm_up_is_made_longer(tmp_path: Path) 
 
     machine = Machine(table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.6}}), slow_start)
     run(tmp_path, machine, job(tmp_path, "{amp_dtype: [bfloat16]}"))
-    asked = [r.min_seconds for r in machine.confirmed()]
+    asked = [r.min_seconds for r in machine.confirmed() if not r.label.endswith("-again")]
     assert asked[0] < asked[-1], "later runs are longer from the start"
     assert asked[1:] == sorted(asked[1:])
+    (repeated,) = [r for r in machine.confirmed() if r.label.endswith("-again")]
+    assert repeated.min_seconds == 0.0, "it is there for its losses, and not timed"
+
+
+def test_a_running_job_is_asked_for_more_instead_of_being_started_again(tmp_path: Path) -> None:
+    class Patient(Machine):
+        """As the local executor: a window that is too short goes on."""
+
+        goes_on = True
+
+        def run_fixed(self, request: FixedRun) -> Record:
+            record = super().run_fixed(request)
+            steps = request.more(record) if request.more is not None else 0
+            return super().run_fixed(replace(request, steps=steps)) if steps else record
+
+    def slow_start(request: FixedRun, record: Record) -> Record:
+        times = [t * (3.0 if i < 180 else 1.0) for i, t in enumerate(record.window.times_s)]
+        return replace(record, window=replace(record.window, times_s=tuple(times)))
+
+    machine = Patient(table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.6}}), slow_start)
+    assert run(tmp_path, machine, job(tmp_path, "{amp_dtype: [bfloat16]}")).knobs == {"amp_dtype": "bfloat16"}
+    first, longer, *later = [r for r in machine.confirmed() if not r.label.endswith("-again")]
+    assert (first.label, first.steps) == (longer.label, 240) and longer.steps > 240
+    assert {r.min_seconds for r in later} == {first.min_seconds}, "each is as long as it must be"
 
 
 def with_metric(values: dict[str, float]) -> Any:

@@ -135,6 +135,25 @@ def test_trials_that_optuna_never_heard_of_are_told_again(tmp_path: Path) -> Non
     assert not {key_of(t.config) for t in trials} & {key_of(t.config) for t in run(other, 10)}
 
 
+def test_optuna_s_own_tools_open_the_study(tmp_path: Path) -> None:
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+
+    trials = run(proposer(tmp_path), 8)
+    study = optuna.load_study(study_name="autotune", storage=optuna.storages.JournalStorage(JournalFileBackend(str(tmp_path / "optuna.log"))))
+    assert {t.user_attrs["key"] for t in study.trials} >= {key_of(t.config) for t in trials}
+
+
+def test_a_study_cut_off_anywhere_is_taken_up_again(tmp_path: Path) -> None:
+    trials = run(proposer(tmp_path), 6)
+    whole = (tmp_path / "optuna.log").read_bytes()
+    for share in (0.2, 0.5, 0.9, 0.999):
+        (tmp_path / "optuna.log").write_bytes(whole[: int(len(whole) * share)])
+        again = proposer(tmp_path)
+        again.restore(trials)
+        assert not {key_of(t.config) for t in trials} & {key_of(t.config) for t in run(again, 3)}
+
+
 def test_the_same_seed_proposes_the_same(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()

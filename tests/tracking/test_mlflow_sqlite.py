@@ -1,63 +1,25 @@
 """Real MLflow on sqlite: parent and children, sent exactly once whatever is killed in between."""
 
-import math
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("mlflow")
 
+from server_processes import ENV
+from small_study import TRIALS, content, record
+
 from autotune.errors import InputError
 from autotune.tracking import open_tracker, preflight, sync
-from autotune.tracking.base import Tracker
-from autotune.tracking.mlflow import Busy, Sender
+from autotune.tracking.mlflow import Sender
+from autotune.tracking.pump import Busy, Pump
 from autotune.tracking.spool import SpoolPaths, read_events
 from autotune.tracking.stores import resolve
-from autotune.tracking.tracker import Pump
-
-TRIALS = 3
-ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-
-
-def record(tracker: Tracker, run_dir: Path, status: str = "FINISHED") -> None:
-    """A small study: every kind of event, and children with the same keys."""
-    tracker.start_study("study", "digits", {"command": "python train.py", "budget.minutes": 20}, {"autotune.version": "1"})
-    for number in range(TRIALS):
-        params = {"knob.num_workers": number, "knob.amp_dtype": "off"}
-        metrics = {"speedup": 1.0 + number, "anatomy/data_ms": 3.0, "wall_s": 2.0}
-        tracker.trial(f"t{number}", f"{number:03d}", params, metrics, {"autotune.state": "failed" if number == 2 else "complete"})
-    trace = run_dir / "trace.json"
-    trace.write_text("trace")
-    tracker.trial_artifact("t1", trace, "traces")
-    tracker.study_metrics({"speedup": 1.5, "speedup_low": math.nan})
-    tracker.trial_series("t0", "loss", {10: 2.0, 20: 1.0})
-    tracker.study_artifact(trace)
-    tracker.finish(status, {"verdict": "tuned"}, {"autotune.verdict": "tuned"})
-
-
-def content(uri: str, experiment: str = "digits") -> dict[str, Any]:
-    """Everything that is in the store, in a form that can be compared."""
-    from mlflow import MlflowClient
-
-    client = MlflowClient(tracking_uri=uri)
-    found = client.get_experiment_by_name(experiment)
-    assert found is not None
-    runs = client.search_runs([found.experiment_id], run_view_type=3)  # deleted ones too
-    rows = {}
-    for run in runs:
-        run_id = run.info.run_id
-        points = sorted((p.key, p.step, p.timestamp, str(p.value)) for key in run.data.metrics for p in client.get_metric_history(run_id, key))
-        files = sorted(a.path for folder in (None, "traces") for a in client.list_artifacts(run_id, folder) if not a.is_dir)
-        tags = {k: v for k, v in run.data.tags.items() if k != "mlflow.parentRunId"}
-        rows[run.info.run_name] = (run.info.status, run.info.lifecycle_stage, run.data.params, points, files, tags)
-    assert len(rows) == len(runs), "a run is there twice"
-    return rows
 
 
 @pytest.fixture
@@ -151,6 +113,33 @@ def test_cut_off_after_every_single_send(run_dir: Path, tmp_path: Path) -> None:
     other = tmp_path / "whole.db"
     sync(run_dir, uri=f"sqlite:///{other}")
     assert cut == content(f"sqlite:///{other}")
+
+
+def test_what_another_sender_left_half_done_is_found(run_dir: Path) -> None:
+    """A `autotune sync` beside the run, killed between a send and its mark: the run's own sender must not take the event for a new one."""
+    tracker = open_tracker("auto", "digits", run_dir, offline=True)
+    tracker.start_study("study", "digits", {}, {})
+    store = resolve("auto", run_dir)
+    assert store is not None
+    own = Sender(run_dir, store, "digits")
+    assert own.send() == 2
+
+    class Killed(Sender):
+        def _write_cursor(self) -> None:
+            raise SystemExit("killed")
+
+    tracker.trial("t0", "000", {"knob.num_workers": 0}, {"speedup": 1.0}, {})
+    with pytest.raises(SystemExit):
+        Killed(run_dir, store, "digits").send()
+    assert own.send() == 1
+    assert set(content(store.uri)) == {"digits", "000"}
+    tracker.trial("t1", "001", {"knob.num_workers": 1}, {"speedup": 1.0}, {})
+    own._log = lambda *args, **kwargs: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        own.send()
+    del own._log
+    assert own.send() == 1
+    assert set(content(store.uri)) == {"digits", "000", "001"}
 
 
 _KILLED = """
@@ -275,20 +264,31 @@ def test_a_slow_store_delays_nobody(run_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("uri", "found"),
     [
-        ("http://127.0.0.1:9", "Connection refused"),
-        ("http://nowhere.invalid", "does not answer"),
         ("ftp://host/x", "not a tracking URI"),
+        ("http://", "not a tracking URI"),
+        ("http://host:port", "not a tracking URI"),
+        ("http://[::1", "not a tracking URI"),
+        ("http://two words:5000", "not a tracking URI"),
         ("./mlruns", "sqlite:///"),
         ("file:///tmp/mlruns", "sqlite:////tmp/mlruns/mlflow.db"),
         ("sqlite://", "names no file"),
         ("sqlite:////proc/nothing/mlflow.db", "cannot be written"),
     ],
 )
-def test_preflight_refuses_within_seconds(uri: str, found: str) -> None:
-    started = time.monotonic()
+def test_a_uri_that_names_no_store_is_refused(uri: str, found: str) -> None:
     with pytest.raises(InputError) as caught:
         preflight(uri)
     assert found in str(caught.value)
+
+
+@pytest.mark.parametrize(("uri", "found"), [("http://127.0.0.1:9", "Connection refused"), ("http://nowhere.invalid", "does not answer")])
+def test_a_server_that_is_away_stops_no_run_but_a_sync(uri: str, found: str, run_dir: Path) -> None:
+    preflight(uri)
+    record(open_tracker(uri, "digits", run_dir, offline=True), run_dir)
+    started = time.monotonic()
+    with pytest.raises(InputError) as caught:
+        sync(run_dir)
+    assert found in str(caught.value) and "nothing is sent twice" in str(caught.value)
     assert time.monotonic() - started < 20
 
 

@@ -1,8 +1,11 @@
 """What looks like a secret is not written down, and what does not is left readable."""
 
+import json
+import re
+
 import pytest
 
-from autotune.secrets import is_secret, mask, mask_text, mask_url, split_secret_flags
+from autotune.secrets import is_secret, mask, mask_command, mask_text, mask_url, secret_texts, split_secret_flags
 
 
 @pytest.mark.parametrize(
@@ -40,3 +43,18 @@ def test_flags_of_training_programs_are_not_secrets() -> None:
 def test_secrets_on_a_command_line() -> None:
     argv = ["--api-key", "abc", "--hub-token=hf_0123456789ab", "--password", "x y"]
     assert split_secret_flags(argv) == [(1, "", "API_KEY"), (2, "--hub-token=", "HUB_TOKEN"), (4, "", "PASSWORD")]
+
+
+def test_a_line_for_a_shell_is_masked_within() -> None:
+    line = "cd src && MY_SECRET=hunter2 python train.py --api-key abc --lr 0.1"
+    assert mask_command(["/bin/sh", "-c", line]) == ["/bin/sh", "-c", "cd src && MY_SECRET=*** python train.py --api-key *** --lr 0.1"]
+
+
+def test_every_form_in_which_a_value_is_printed() -> None:
+    env = {"HF_TOKEN": 'hf "ü"\\ 01', "DEPLOY_KEY": "first line\nsecond line", "DB": "postgresql://me:hunter2@host/x",
+           "SSH_AUTH_SOCK": "/tmp", "A_KEY": "12345"}  # fmt: skip
+    for value in (env["HF_TOKEN"], env["DEPLOY_KEY"]):
+        for text in (value, repr(value), json.dumps(value), str({"x": value}), *value.splitlines()):
+            assert not {"hf", "first", "second"} & set(re.findall(r"\w+", mask_text(text, env))), text
+    assert mask_text("hunter2 at /tmp, 12345", env) == "*** at /tmp, 12345"
+    assert "abcdefg" in secret_texts({}, ["--api-key", "abcdefg"])

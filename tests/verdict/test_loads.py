@@ -42,6 +42,7 @@ def confirmed(load: str, baseline: int, candidate: int) -> dict:
     return on_a_core(load, work)
 
 
+@pytest.mark.slow
 def test_the_interval_of_a_job_against_itself_holds_no_gain():
     found = confirmed("quiet", 12, 12)
     assert found["low"] < SPARE
@@ -62,6 +63,7 @@ def test_a_process_on_the_same_core_is_seen():
     assert "other processes" in found["why"]
 
 
+@pytest.mark.slow
 def test_seen_bursts_are_measured_again_and_counted():
     found = confirmed("always", 12, 12)  # a burst that does not end: the first run of each side has no calm one to be like
     assert found["again"] >= 2

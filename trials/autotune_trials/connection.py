@@ -6,14 +6,15 @@ import socket
 from typing import Any
 
 from autotune_trials import warden
+from autotune_trials.masking import Masks
 from autotune_trials.protocol import Fault, Hello, dump, load
 
 
 class Connection:
     """One connection: a process that trains."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self.socket, self.open, self._rest = connection, True, b""
+    def __init__(self, connection: socket.socket, masks: Masks) -> None:
+        self.socket, self.open, self._masks, self._rest = connection, True, masks, b""
         self.hello: Hello | None = None
 
     def receive(self) -> list[Any]:
@@ -28,7 +29,7 @@ class Connection:
             self.open = bool(data)
             self._rest += data
         *lines, self._rest = self._rest.split(b"\n")
-        return [_understood(line) for line in lines if line]
+        return [_understood(self._masks.message(line)) for line in lines if line]
 
     def send(self, message: Any, patience_s: float = 10.0) -> None:
         """Send one message.

@@ -47,21 +47,14 @@ class Places:
 
     def holds(self, path: str, checkpoint: bool = False) -> bool:
         """Whether ``path`` (absolute, links resolved) is looked after. ``checkpoint``: a program writes a model there."""
-        if below(path, self.own) or below(path, self.libraries) or "__pycache__" in path or self._kept(path):
+        if below(path, self.own) or below(path, self.libraries) or "__pycache__" in path or self.kept(path):
             return False
         if below(path, self.caches):
             return checkpoint
         return below(path, (self.workdir,)) or checkpoint or not below(path, self.temporary)
 
-    def passes(self, path: str) -> bool:
-        """Whether what is made at ``path`` is none of the session's results, but may become one by being renamed, or go with one:
-        temporary files, Python's compiled modules.
-        """
-        if below(path, (*self.own, *self.caches, *self.libraries)) or self._kept(path):
-            return False
-        return "__pycache__" in path or not self.holds(path)
-
-    def _kept(self, path: str) -> bool:
+    def kept(self, path: str) -> bool:
+        """Whether the user lets the job write there."""
         if not self.keep:
             return False
         from fnmatch import fnmatchcase

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from time import perf_counter
 from types import TracebackType
 
@@ -19,11 +19,19 @@ from autotune_spaces.base import Knob, Start, Value
 from autotune_trials import warden
 
 
-class Preparation:
-    """One run's preparations on one machine; the :class:`~autotune_spaces.base.Scratch` of its knobs. A context manager."""
+def silent(text: str) -> None:
+    """Nobody waits."""
 
-    def __init__(self, parent: str = warden.SHM) -> None:
+
+class Preparation:
+    """One run's preparations on one machine; the :class:`~autotune_spaces.base.Scratch` of its knobs. A context manager.
+
+    ``say``: is told what is done that may take minutes.
+    """
+
+    def __init__(self, parent: str = warden.SHM, say: Callable[[str], None] = silent) -> None:
         self._parent = parent
+        self._say = say
         self._folder = ""
         self._spent_s: dict[tuple[str, Value], float] = {}
 
@@ -31,6 +39,9 @@ class Preparation:
         if not self._folder:
             self._folder = tempfile.mkdtemp(prefix=f"autotune-{warden.new_mark()}-", dir=self._parent)
         return self._folder
+
+    def say(self, text: str) -> None:
+        self._say(text)
 
     @property
     def used(self) -> bool:

@@ -226,9 +226,9 @@ class Pace:
 
 @dataclass(frozen=True)
 class Extent:
-    """Where the window of every rank ends."""
+    """Where the window of every rank ends. After a record: it goes on, up to there."""
 
-    steps: int
+    steps: int  # from the first iteration
 
 
 MESSAGES: dict[str, type] = {

@@ -25,6 +25,7 @@ import selectors
 import shutil
 import signal
 import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -36,11 +37,13 @@ from typing import Any
 from autotune_spaces.codec import encode
 from autotune_trials import diagnose, ranks, standstill, warden
 from autotune_trials.connection import Connection
+from autotune_trials.masking import Masks
 from autotune_trials.merge import merge_hellos, merge_records, merge_reports
 from autotune_trials.paths import SessionPaths, publish
 from autotune_trials.protocol import (
     Block,
     BlockReport,
+    Extent,
     Fault,
     Hello,
     JobError,
@@ -55,7 +58,7 @@ from autotune_trials.put_back import Outcome, put_back
 from autotune_trials.surroundings import environment, filled, filled_command, places, socket_directory
 from autotune_trials.watched import WatchedCommand
 
-FAILURES = ("oom", "crash", "killed", "hang", "ended", "unhooked", "agent")
+FAILURES = ("oom", "crash", "killed", "hang", "ended", "unhooked", "agent", "lost")
 LAST_WORDS_S = 5.0  # after a training process died: how long its launcher may take to say why
 OTHERS_S = 0.3  # after a rank's error: for those of others that came before it
 STRAY_S = 15.0  # after a rank gave up a block: until the others must have done the same
@@ -67,7 +70,8 @@ class SessionFailed(Exception):
     """A session did not do what was asked of it.
 
     ``kind``: oom (device or host memory), crash (non-zero exit or signal), killed (SIGKILL by somebody else), hang (no progress), ended
-    (the job finished by itself before the work was done), unhooked (no optimizer step was ever seen), agent (our own code failed in the job).
+    (the job finished by itself before the work was done), unhooked (no optimizer step was ever seen), agent (our own code failed in the job),
+    lost (the machine it ran on is gone, which no session finds itself, but who started it there).
     ``where``: file and line in the user's code, if known. ``partial``: reports of blocks that were finished before.
     ``directory``: the session's, with the whole logs.
     """
@@ -93,13 +97,14 @@ class Session:
         cache_dir: where compiled kernels are kept, to be shared by the sessions of a run.
         keep: None: what the job writes stays; else it is put back when the session ends, but for these patterns (see ledger.py).
         own: directories that are the tuner's.
+        secrets: texts that are masked in the logs and in all that the job says.
         hang_timeout_s: no word for this long, beside what a block may take, is a hang.
     """
 
     def __init__(
         self, argv: Sequence[str], workdir: Path, env: Mapping[str, str], paths: SessionPaths, config: SessionConfig, *,
         overrides: Mapping[str, str] | None = None, fill: Mapping[str, str] | None = None, cache_dir: Path | None = None,
-        keep: Sequence[str] | None = None, own: Sequence[Path] = (),
+        keep: Sequence[str] | None = None, own: Sequence[Path] = (), secrets: Sequence[str] = (),
         startup_timeout_s: float = 600.0, hang_timeout_s: float = 120.0, grace_s: float = 2.0,
     ) -> None:  # fmt: skip
         self.paths, self.workdir = SessionPaths(Path(os.path.abspath(paths.root))), Path(os.path.abspath(workdir))
@@ -108,7 +113,7 @@ class Session:
         self.mark = warden.new_mark()
         variables = {k: filled(v, fill) for k, v in env.items()}
         self.env = environment(self.paths, self.mark, variables, overrides or {}, cache_dir)
-        self.config = config
+        self.config, self._masks = config, Masks(secrets)
         self.places = None if keep is None else places(self.workdir, [self.paths.root, *own], self.env, keep)
         self.outcome: Outcome | None = None  # of putting back what the job wrote, once the session has ended
         self._startup_timeout_s, self._hang_timeout_s, self._grace_s = startup_timeout_s, hang_timeout_s, grace_s
@@ -124,7 +129,7 @@ class Session:
         self._listener: socket.socket | None = None
         self.command = WatchedCommand(
             self.argv, self.workdir, self.env, self.paths, self.mark,
-            grace_s=grace_s, selector=self._selector, on_exit=self._drain,
+            grace_s=grace_s, selector=self._selector, on_exit=self._drain, secrets=self._masks.secrets,
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------- start
@@ -246,12 +251,23 @@ class Session:
             return BlockReport(block.id, min(self._ranks), None, error=f"agent: no report from rank {missing[0]}")
         return merge_reports(reports, self.hello.job.device)
 
-    def wait_record(self) -> Record:
+    def wait_record(self, more: Callable[[Record], int] | None = None) -> Record:
         """Wait for what all ranks recorded; rank 0's losses and times, everybody's samples.
+
+        ``more`` is asked once, while the job waits: how many iterations the window should have in all; 0: it is long enough.
 
         Raises:
             SessionFailed
         """
+        record = self._record_of_all()
+        steps = more(record) if more is not None and not record.ended_early else 0
+        if steps <= len(record.window.times_s):
+            return record
+        for rank in self._ranks.values():
+            self._send(rank, Extent(steps))
+        return self._record_of_all()
+
+    def _record_of_all(self) -> Record:
         records: dict[int, Record] = {}
         paces: dict[int, Pace] = {}
         while not self._ranks or len(records) < len(self._ranks):
@@ -439,8 +455,11 @@ class Session:
                 connection, _ = listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
+            if not _is_ours(connection):
+                connection.close()
+                continue
             connection.setblocking(False)
-            rank = Connection(connection)
+            rank = Connection(connection, self._masks)
             self._connections.append(rank)
             self._selector.register(connection, selectors.EVENT_READ, lambda _, rank=rank: self._on_message(rank))
 
@@ -475,7 +494,8 @@ class Session:
         return self._failure(found.kind, found.detail, log_tail=found.log_tail, where=found.where)
 
     def _failure(self, kind: str, detail: str, *, log_tail: str = "", where: str = "") -> SessionFailed:
-        return SessionFailed(kind, detail, log_tail=log_tail, where=where, directory=str(self.paths.root))
+        masked = self._masks.text
+        return SessionFailed(kind, masked(detail), log_tail=masked(log_tail), where=masked(where), directory=str(self.paths.root))
 
     # ------------------------------------------------------------------------------------------- the end
 
@@ -501,6 +521,7 @@ class Session:
                 shutil.rmtree(self._socket_dir, ignore_errors=True)
             if gone and self.paths.written.exists():  # interrupted while the job still writes: the warden does it, or the next run
                 self.outcome = uninterrupted(lambda: put_back(str(self.paths.root), running=self.command.left))
+            self._masks.file(self.paths.agent_log)
             for dump in self.paths.root.glob("stacks-*.txt"):  # opened by every process, asked for by few
                 if not dump.stat().st_size:
                     dump.unlink()
@@ -515,6 +536,14 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _is_ours(connection: socket.socket) -> bool:
+    """Whether a process of this user is at the other end. Its directory keeps others out already; should somebody open that, this does."""
+    if not hasattr(socket, "SO_PEERCRED"):  # not Linux
+        return True
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1]) == os.geteuid()
 
 
 def uninterrupted(what: Callable[[], Outcome]) -> Outcome:

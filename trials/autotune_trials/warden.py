@@ -206,12 +206,51 @@ class CappedLog:
         self._file.close()
 
 
+class Masked:
+    """A log without the secrets of the job in it, also where one is cut in two by the end of a read.
+
+    What may be the beginning of a secret is held back until more has come.
+    """
+
+    def __init__(self, log: CappedLog, secrets: list[str]) -> None:
+        self._log, self._held = log, b""
+        self._secrets = sorted((os.fsencode(secret) for secret in secrets), key=len, reverse=True)
+
+    def write(self, data: bytes) -> None:
+        data = self._held + data
+        for secret in self._secrets:
+            data = data.replace(secret, b"***")
+        whole = len(data) - max((_begun(data, secret) for secret in self._secrets), default=0)
+        self._held = data[whole:]
+        self._log.write(data[:whole])
+
+    def flush(self) -> None:
+        """Nothing more is expected soon."""
+        self._log.write(self._held)
+        self._held = b""
+
+    def close(self) -> None:
+        self.flush()
+        self._log.close()
+
+
+def _begun(data: bytes, secret: bytes) -> int:
+    """How many of the last bytes of ``data`` are the first ones of ``secret``."""
+    at = max(0, len(data) - len(secret) + 1)
+    while (at := data.find(secret[:1], at)) >= 0:
+        if secret.startswith(data[at:]):
+            return len(data) - at
+        at += 1
+    return 0
+
+
 # ---------------------------------------------------------------------------------------------------- the warden
 
 
 class Order(dict[str, Any]):
     """What the tuner asks for: argv, cwd, env, mark, stdout, stderr (paths), crumbs (folder), remove (folder),
-    tuner_pid, grace_s, and optionally put_back (arguments for Python) and head_bytes and tail_bytes of the logs."""
+    tuner_pid, grace_s, and optionally put_back (arguments for Python), secrets (texts kept out of the logs), and head_bytes and
+    tail_bytes of the logs."""
 
 
 class Warden:
@@ -293,12 +332,12 @@ class Warden:
                 os.close(write)
         child.returncode = 0  # reaped here, not by subprocess
         self._child = child.pid
-        self._logs: dict[int, CappedLog] = {}
+        self._logs: dict[int, Masked] = {}
         for name, (read, _) in pipes.items():
             os.set_blocking(read, False)
             _enlarge(read)
             sizes = order.get("head_bytes", HEAD_BYTES), order.get("tail_bytes", TAIL_BYTES)
-            self._logs[read] = CappedLog(order[name], *sizes)
+            self._logs[read] = Masked(CappedLog(order[name], *sizes), order.get("secrets", []))
             self._selector.register(read, selectors.EVENT_READ, self._on_output)
         self._selector.register(self._control, selectors.EVENT_READ, self._on_control)
         self._watch_tuner()
@@ -376,6 +415,8 @@ class Warden:
             if pid == self._child:
                 for fd in list(self._logs):
                     self._copy(fd, 256)  # what it wrote last (a pipe holds far less than 16 MiB)
+                    if fd in self._logs:  # a child of it still writes there
+                        self._logs[fd].flush()
                 self._status = os.waitstatus_to_exitcode(status)
                 self._tell(event="exited", status=self._status)
 
@@ -396,6 +437,7 @@ class Warden:
             send(tree, signal.SIGCONT)  # a stopped process hears TERM only when it goes on
             if self._wait_until_gone(self._grace_s):
                 killed = self._kill()
+        self._reap()  # a command that ended at the same moment is not in the tree any more, and its status is not told yet
         for fd in list(self._logs):
             self._copy(fd, 256)
         self._remove_shared_memory()

@@ -21,15 +21,16 @@ class WatchedCommand:
 
     Args:
         selector: events of the warden are registered here, for whoever turns it.
+        secrets: texts that do not get into the logs.
         on_exit: called before ``exit_status`` is set, while what the job sent last can still be read.
     """
 
     def __init__(
         self, argv: Sequence[str], workdir: Path, env: dict[str, str], paths: SessionPaths, mark: str, *,
-        grace_s: float, selector: selectors.BaseSelector, on_exit: Callable[[], None],
+        grace_s: float, selector: selectors.BaseSelector, on_exit: Callable[[], None], secrets: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._argv, self._workdir, self._env, self._paths, self.mark = list(argv), workdir, env, paths, mark
-        self._grace_s, self._selector, self._on_exit = grace_s, selector, on_exit
+        self._grace_s, self._selector, self._on_exit, self._secrets = grace_s, selector, on_exit, list(secrets)
         self._control: socket.socket | None = None
         self._rest = b""
         self._ended = self._stopping = False
@@ -51,7 +52,8 @@ class WatchedCommand:
             "argv": self._argv, "cwd": str(self._workdir), "env": self._env, "mark": self.mark,
             "stdout": str(self._paths.stdout), "stderr": str(self._paths.stderr), "crumbs": str(self._paths.crumbs),
             "remove": socket_dir, "tuner_pid": os.getpid(), "grace_s": self._grace_s,
-            "put_back": [put_back.__file__, str(self._paths.root)] if self._paths.written.exists() else [],
+            "secrets": self._secrets,
+            "put_back": ["-c", put_back.BY_ITSELF, put_back.ROOT, str(self._paths.root)] if self._paths.written.exists() else [],
         }  # fmt: skip
         with theirs, open(self._paths.warden_log, "wb") as log:
             self.warden = subprocess.Popen(
@@ -119,7 +121,8 @@ class WatchedCommand:
                 self._ended, self.left = True, message["left"]
 
     def _on_warden_gone(self) -> None:
-        if self._ended or self._stopping or self.error:
+        # "ended" without our asking and before the command's own end: somebody else has told the warden to stop.
+        if self._stopping or self.error or (self._ended and self.exit_status is not None):
             return
         warden.sweep(self.mark)
         trouble = diagnose.read_tail(self._paths.warden_log).strip().splitlines()

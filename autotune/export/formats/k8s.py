@@ -14,7 +14,7 @@ import yaml
 from autotune.export.formats.base import Format
 from autotune.export.formats.resources import Resources, resources_of, slug
 from autotune.export.launching import knobs_of, needs_launch
-from autotune.export.shell_words import comment, head, in_words
+from autotune.export.shell_words import comment, head, knob_comments
 from autotune.export.tuned import FILE_NAME, TunedConfig, to_yaml
 from autotune.job.command import fill
 from autotune_spaces.space import command_line
@@ -26,8 +26,7 @@ IMAGE = {"FILL-IN": "the image that holds the job and its Python environment"}
 def write(tuned: TunedConfig) -> str:
     knobs, name = knobs_of(tuned), slug(tuned.name)
     launched = any(needs_launch(knob) for knob in knobs.values())
-    title = head(tuned, "run with tuned settings, under Kubernetes")
-    title += [text for knob, choice in tuned.knobs.items() for text in comment(in_words(knob, choice))]
+    title = [*head(tuned, "run with tuned settings, under Kubernetes"), *knob_comments(tuned)]
     title += ["#", *comment("Fill in the image; kubectl refuses the Job until you have.")]
     title += comment(f"It must hold the job at {tuned.workdir}" + (" and autotune-torch, which sets what is set in the running job." if launched else "."))
     if tuned.env_from_launch:

@@ -43,13 +43,15 @@ class BatchSize(Knob):
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         loader = loader_of(job)
         if loader.custom_batch_sampler:
-            raise Withdrawn("the job's DataLoader uses a batch sampler of its own, which decides the batch size")
+            raise Withdrawn(_why_fixed(loader.batch_sampler))
         if loader.batch_size is None:
             raise Withdrawn("the job's DataLoader has batch_size=None: the dataset makes the batches itself")
         if job.compares_samples:
             raise Withdrawn(
                 f"the loss compares the samples of a batch with each other ({job.compares_samples}): with another batch size it is another loss"
             )
+        if job.mixture:
+            raise Withdrawn(f"the job trains on {job.mixture}: another size for one of them alone is another mixture")
         sizes = {max(1, round(loader.batch_size * factor)) for factor in FACTORS}
         most = math.inf if loader.samples is None else loader.samples // max(1, job.world_size)
         most = min([most, *loader.rank_samples])  # of the rank that has least
@@ -100,6 +102,17 @@ class BatchSize(Knob):
             return line
         factor = f"({value} / {own}) ** 0.5" if rule == "sqrt" else f"{value} / {own}"
         return f'{line}\nfor group in optimizer.param_groups:\n    group["lr"] *= {factor}'
+
+
+def _why_fixed(sampler: str) -> str:
+    """Why the batches of a ``sampler`` that is not torch's keep their size, and what to do. ``sampler``: its class, "" if not known."""
+    if sampler == "BatchSamplerShard":
+        return (
+            "accelerate's batch sampler (BatchSamplerShard) gives each process whole batches as the job's own batch sampler made them; "
+            "a flag of the job's for their size can be a knob (via:)"
+        )
+    named = f" ({sampler})" if sampler else ""
+    return f"the job's DataLoader uses a batch sampler of its own{named}, which decides the batch size; a flag of the job's for it can be a knob (via:)"
 
 
 def _batches(loader: LoaderFacts, size: int) -> list[int]:

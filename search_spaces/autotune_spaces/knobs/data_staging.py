@@ -110,6 +110,7 @@ class DataStaging(Knob):
             why = size.trouble or no_room(size.bytes / GIB, shm_gib(), available_gib())
             if why:
                 raise Withdrawn(f"{data.text}: {why}")
+            scratch.say(f"staging {_amount(size.bytes / GIB)} of data to {staging.SHM}: {data.text}, {size.files} file{'s' if size.files != 1 else ''}")
         return staging.copied(data.path, folder)
 
 

@@ -26,7 +26,8 @@ class MicroBatchSize(Knob):
         "whose activations do not fit the caches.",
         when_it_does_not="Memory ends at the larger size (peak memory is reported with each trial). The split keeps all activations for "
         "the one backward call, so it saves no memory. It is out where a pass is more than its samples: batch normalisation, "
-        "a model that returns its loss. Such a job's own flags for batch and accumulation can be knobs of your own.",
+        "a model that returns its loss (only it knows what that averages over: samples, tokens, some of them). Such a job's own flags for batch "
+        "and accumulation can be knobs of your own.",
         changes_loss="The same sums of gradients in another order, for any loss: it is computed by the job, from the results of the whole "
         "batch. That the model treats samples one by one is tested on a batch of the job's. Dropout draws other numbers, as with another seed. It is "
         "checked.",

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value, Withdrawn
-from autotune_spaces.ddp import ddp_of, give, unlike
-from autotune_spaces.domains import true_or_false
+from autotune_spaces.base import Card, Value, Withdrawn
+from autotune_spaces.ddp import DdpSwitch, ddp_of
 from autotune_spaces.facts import JobFacts, Machine
 
-VARIABLE = "AUTOTUNE_KNOB_STATIC_GRAPH"
 
-
-class StaticGraph(Knob):
+class StaticGraph(DdpSwitch):
     """Where it is offered follows from what it saves and from what it forbids.
 
         find_unused_parameters=False   nothing is searched for, so nothing is saved: withdrawn
@@ -25,8 +21,6 @@ class StaticGraph(Knob):
     """
 
     name = "static_graph"
-    scope = Scope.PROCESS
-    numerics = Numerics.ROUNDING
     range = "false, true (DistributedDataParallel with find_unused_parameters)"
     card = Card(
         what="DistributedDataParallel takes the parameters used in the first iteration for those of every iteration. It then need not "
@@ -40,31 +34,10 @@ class StaticGraph(Knob):
         source="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
     )
 
-    def current(self, machine: Machine, job: JobFacts) -> Value:
-        return ddp_of(job).static_graph
-
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
-        ddp = ddp_of(job)
-        if ddp.static_graph:
-            raise Withdrawn(f"the job sets static_graph=True itself ({ddp.site})")
-        if not ddp.find_unused_parameters:
+        values = super().candidates(machine, job)
+        if not ddp_of(job).find_unused_parameters:
             raise Withdrawn("the job does not ask for find_unused_parameters, so there is no search for them to be saved")
         if not all(d.seen_static for d in job.ddp):
             raise Withdrawn("the parameters that take part differ from iteration to iteration, which a static graph forbids")
-        return [False, True]
-
-    def check_value(self, value: Value) -> str | None:
-        return true_or_false(value)
-
-    def environment(self, value: Value) -> dict[str, str]:
-        return {VARIABLE: "1" if value else "0"}
-
-    def at_import(self, torch: Any, environ: Mapping[str, str]) -> None:
-        if environ.get(VARIABLE) in ("0", "1"):
-            give(torch, "static_graph", environ[VARIABLE] == "1")
-
-    def effect(self, live: LiveJob, value: Value) -> str | None:
-        return unlike(live, value, lambda ddp: bool(ddp.static_graph))
-
-    def snippet(self, value: Value) -> str:
-        return f"DistributedDataParallel(..., static_graph={value})"
+        return values

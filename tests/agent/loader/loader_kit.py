@@ -127,12 +127,12 @@ def flat(batches):
 
 
 def workers() -> list[psutil.Process]:
-    """Child processes of this one, but for multiprocessing's own servers (they stay until the end)."""
+    """Child processes of this one, but for servers that stay until the end: multiprocessing's own, and the one in bare_runs.py."""
     own = []
     for child in psutil.Process().children(recursive=True):
         try:
             command = " ".join(child.cmdline())
-            if child.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in command and (
+            if child.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in command and "bare_runs" not in command and (
                 "forkserver" not in command or "spawn_main" in command
             ):
                 own.append(child)

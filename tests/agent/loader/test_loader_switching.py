@@ -154,6 +154,7 @@ def test_batch_sampler_of_the_job_keeps_its_batches(hook):
     loader = DataLoader(Numbers(), batch_sampler=batches)
     assert train(hooks, loader, {1: {"num_workers": 2}, 4: {"num_workers": 0}}) == batches
     assert hooks.facts().custom_batch_sampler and hooks.facts().batch_size is None
+    assert hooks.facts().batch_sampler == "list"
     with pytest.raises(ValueError, match="made by the job itself"):
         hooks.training.set(batch_size=8)
 
@@ -164,7 +165,7 @@ def test_torchs_batch_sampler_given_by_hand_can_be_rebatched(hook):
     loader = DataLoader(Numbers(30), batch_sampler=BatchSampler(SequentialSampler(range(30)), 4, False))
     seen = train(hooks, loader, {1: {"batch_size": 10}})
     assert [len(batch) for batch in seen] == [4, 4, 10, 10, 2] and flat(seen) == list(range(30))
-    assert hooks.facts().batch_size == 4 and not hooks.facts().custom_batch_sampler
+    assert hooks.facts().batch_size == 4 and not hooks.facts().custom_batch_sampler and not hooks.facts().batch_sampler
 
 
 def test_no_batching_at_all(hook):

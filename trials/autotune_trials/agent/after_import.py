@@ -63,5 +63,5 @@ def _listen(loader: Any, name: str, function: Callable[[Any], None]) -> None:
 def _run(function: Callable[[Any], None], module: Any) -> None:
     try:
         function(module)
-    except Exception:
+    except Exception:  # the job's own import statement is on the stack: it would fail there
         log.write_exception(f"after the import of {module.__name__}")

@@ -60,15 +60,15 @@ class AutocastRegion:
             return self._confined(self._torch.autocast(device, dtype=old))
         return None
 
-    def enter(self, device: str) -> Any | None:
-        """Enter the region, unless inside already.
+    def enter(self, device: str, keep_weights: bool = True) -> Any | None:
+        """Enter the region, unless inside already. ``keep_weights``: those cast once serve the rest of it; without gradients they must not.
 
         Returns a context manager where the region must be confined to the module call, else None.
         """
         torch = self._torch
         if self.dtype is None or self.inside is not None or torch.is_autocast_enabled(device):
             return None
-        context = torch.autocast(device, dtype=self.dtype)
+        context = torch.autocast(device, dtype=self.dtype, cache_enabled=keep_weights)
         self.entered += 1
         if self._nesting() > 0:  # inside the job's own region, one it has switched off
             return self._confined(context)

@@ -48,7 +48,8 @@ class LiveMode(Mode):
         agent = self.agent
         if iteration.index == 0:
             self.startup_s = startup_s()
-            agent.loader_hooks.set_stretch(True)
+        if self._plan is None:  # a loader that others are walked beside must end when it does: zip(…, strict=True) checks that
+            agent.loader_hooks.set_stretch(not agent.consumption.walks_together)
         if self._lost:
             with agent.own_time():  # the job has survived it: back to its own settings, and on with the plan
                 self._lost = False
@@ -115,9 +116,11 @@ class LiveMode(Mode):
         MemoryMeter(agent.torch, agent.live.device).start()
         agent.loader_hooks.last_rebuild_s = 0.0
         agent.loader_hooks.cancel_drain()
-        agent.loader_hooks.serve_cached(block.cached_batches)
         wanted = {c.name: (agent.knobs.get(c.name, c.options), c.value) for c in block.knobs}
         try:
+            if block.cached_batches and agent.consumption.walks_together:
+                raise RuntimeError("of several loaders walked together one alone cannot be served from memory: it would never end")
+            agent.loader_hooks.serve_cached(block.cached_batches)
             for name in [n for n in self._set if n not in wanted]:
                 self._give_back(name)
             for name, (knob, value) in wanted.items():

@@ -6,7 +6,8 @@ when it gives it out; the first iteration then sees two batches, and the last of
     fetched   b0 b1 │ b2 │ b3 │ … │ end │ b0' b1' │ …          ahead = 1: what the first iteration fetched more than the second
     trained   b0    │ b1 │ b2 │ … │ bn  │ b0'     │ …
 
-Batches that only went through an evaluation (on the training loader itself, as graph examples do) were trained on by none. Of
+Batches that only went through an evaluation (on the training loader itself, as graph examples do) were trained on by none, nor
+were those of a pass that ended before any training, if the loader is then begun anew (an evaluation by a copy of the model). Of
 several loaders walked together the training loader's batch stands for all; where loaders take turns, each batch counts.
 """
 
@@ -15,6 +16,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+MOST, SOME = 0.5, 0.1  # of the iterations
 
 
 class Batch(NamedTuple):
@@ -25,6 +28,7 @@ class Batch(NamedTuple):
     samples: float | None  # None: it was only evaluated
     wait_s: float
     turnover_s: float | None
+    left_out: bool = False  # with all the time it took
 
 
 class Trained(NamedTuple):
@@ -49,6 +53,9 @@ class Consumption:
         self._mark: Any = None  # of the iterator that training draws from
         self._ended: Any = None  # mark of an iterator that has nothing left
         self._evaluated = self._trained = False  # since the last batch
+        self._pass: tuple[Any, Any] = (None, None)  # (loader, mark) of the latest iterator begun
+        self._pass_trained = self._pass_ended = False
+        self._taken = self._walked_together = self._in_turn = 0  # iterations
 
     @property
     def evaluated(self) -> bool:
@@ -58,12 +65,24 @@ class Consumption:
     @property
     def evaluating(self) -> bool:
         """The latest batch has met an evaluation, and no training."""
-        return self._evaluated and not self._trained
+        return self._evaluated and not self._trained and bool(self.batches)
 
     @property
     def untouched(self) -> bool:
         """The latest batch has met neither."""
         return bool(self.batches) and not self._evaluated and not self._trained
+
+    @property
+    def walks_together(self) -> bool:
+        """Most iterations train on batches of several loaders: when one ends, the loop over them ends."""
+        return self._walked_together > MOST * self._taken
+
+    @property
+    def mixture(self) -> str:
+        """How other loaders than the training one are trained on; "" if they are not."""
+        if self.walks_together:
+            return "batches of several DataLoaders together"
+        return "batches of several DataLoaders in turn" if self._in_turn > SOME * self._taken else ""
 
     def go_on_with_first(self) -> None:
         """The first iteration, just taken, is not over."""
@@ -74,13 +93,28 @@ class Consumption:
         self._held.clear()
         self._ahead = self._iterations = 0
 
+    def begins_pass(self, mark: Any) -> bool:
+        """The batch just asked for is the first of the iterator ``mark``."""
+        return mark is not self._pass[1]
+
+    def passed_in_vain(self, loader: Any) -> bool:
+        """The latest pass was over ``loader`` as well, went to its end, and nothing was trained meanwhile or since."""
+        return self._pass_ended and not self._pass_trained and self._pass[0] is loader
+
+    def leave_out_pass(self) -> None:
+        """All batches of the latest pass were for an evaluation."""
+        mark = self._pass[1]
+        self.batches = [b._replace(samples=None, left_out=True) if b.mark is mark else b for b in self.batches]
+
     def fetch(self, loader: Any, mark: Any, samples: float, wait_s: float, turnover_s: float | None) -> None:
         """The job has been given a batch; ``mark`` identifies the iterator."""
         if self._evaluated:
-            self._settle()
+            self.settle()
         self._evaluated = self._trained = False
         if mark is self._ended:
             self._ended = None  # a stretched epoch goes on
+        if self.begins_pass(mark):
+            self._pass, self._pass_trained, self._pass_ended = (loader, mark), False, False
         self.batches.append(Batch(loader, mark, samples, wait_s, turnover_s))
 
     def drop_others(self, mark: Any) -> None:
@@ -93,24 +127,29 @@ class Consumption:
 
     def train(self) -> None:
         """A module is called in training, or backward runs."""
-        self._trained = True
+        self._trained = self._pass_trained = True
 
     def end_epoch(self, mark: Any, trained: bool) -> None:
         """The iterator of ``mark`` has nothing left; ``trained``: a backward ran since the job began."""
-        self._settle()
+        self.settle()
         self._ended = mark
+        self._pass_ended = self._pass_ended or not self.begins_pass(mark)
         if not trained:  # a whole pass over the data before training: statistics, a first evaluation
             self.batches = [b._replace(samples=None) if b.mark is mark else b for b in self.batches]
 
-    def take(self, is_other: Callable[[Any], bool]) -> Trained:
-        """The iteration ends. ``is_other``: whether a loader is known not to be the training one."""
+    def take(self, is_other: Callable[[Any], bool], others_count: bool) -> Trained:
+        """The iteration ends. ``is_other``: whether a loader is known not to be the training one; ``others_count``: whether waiting
+        for such a one is part of the iteration."""
         alone = self._trained and not self._evaluated
-        self._settle()
-        batches, self.batches = self.batches, []
-        wait_s = sum(b.wait_s for b in batches)
+        self.settle()
+        batches, self.batches = [b for b in self.batches if not b.left_out], []
         mine = [b for b in batches if not is_other(b.loader)]
         in_turn = alone and bool(batches) and not mine
+        self._taken += 1
+        self._in_turn += in_turn
+        self._walked_together += bool(mine) and any(is_other(b.loader) and b.samples is not None for b in batches)
         mine = batches[-1:] if in_turn else mine
+        wait_s = sum(b.wait_s for b in (batches if others_count else mine))
         turnovers = tuple(b.turnover_s for b in mine if b.turnover_s is not None)
         before = len(self._held)
         counted = bool(before or any(b.samples is not None for b in mine))
@@ -119,10 +158,10 @@ class Consumption:
         self._iterations += 1
         return Trained(self._consume(), counted, wait_s, turnovers, correction, in_turn)
 
-    def _settle(self) -> None:
-        """The last batch met an evaluation and no training."""
-        if self._evaluated and not self._trained and self.batches:
-            self.batches[-1] = self.batches[-1]._replace(samples=None)
+    def settle(self, left_out: bool = False) -> None:
+        """The job is done with the latest batch. Was it only evaluated, nobody trained on it; ``left_out``: nor does its time count."""
+        if self.evaluating:
+            self.batches[-1] = self.batches[-1]._replace(samples=None, left_out=left_out)
         self._evaluated = False
 
     def _take_in(self, batches: list[Batch]) -> bool:

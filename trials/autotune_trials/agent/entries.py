@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 SLOT = "_compiled_call_impl"
@@ -24,10 +25,11 @@ class EntryCall:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         agent, entry = self.agent, self.entry
         module = entry.module
-        if agent.stopped or agent.inside_entry or not entry.is_training():
-            if not agent.stopped and not agent.inside_entry:
-                agent.on_gradless_call()
+        if agent.stopped or agent.inside_entry:
             return module._call_impl(*args, **kwargs)
+        if not entry.is_training():
+            with agent.on_gradless_call() or nullcontext():
+                return module._call_impl(*args, **kwargs)
         if agent.sites.open:
             agent.sites.on_forward(module, args, kwargs, sys._getframe(1))
         confined = agent.on_entry_call(args)
@@ -38,7 +40,7 @@ class EntryCall:
             with confined:
                 return entry.run(args, kwargs)
         except BaseException as error:
-            agent.on_job_error(error)
+            agent.errors.on_job_error(error)
             raise
         finally:
             agent.inside_entry = False
@@ -149,7 +151,7 @@ class Entry:
         if not any(entry.compiled for entry in self._agent.live.entries if entry is not self):
             torch._dynamo.utils.counters.clear()
         self._graphs_before = _graphs(torch)
-        self._agent.listen_to_dynamo()
+        self._agent.modules.listen_to_dynamo()
         module = self.module
         # A plain function, because compiling an instance of a class from torch.nn itself does nothing, in silence.
         target = module._call_impl if _has_hooks(module) else module.forward

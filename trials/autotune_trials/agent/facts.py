@@ -45,7 +45,7 @@ def job_facts(agent: Any) -> JobFacts:
     """The job as the agent has seen it so far. Called at the end of warm-up, before any knob is touched."""
     torch, live = agent.torch, agent.live
     loader: LoaderFacts | None = agent.loader_hooks.facts() if agent.loader_hooks is not None else None
-    counted = agent.samples_counted and agent.iterations > 0
+    counted = agent.samples.counted and agent.iterations > 0
     return JobFacts(
         pid=os.getpid(),
         device=live.device or "cpu",
@@ -60,17 +60,25 @@ def job_facts(agent: Any) -> JobFacts:
         cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
         cudnn_benchmark_limit=_benchmark_limit(torch),
         intra_op_threads=torch.get_num_threads(),
-        backwards_per_step=agent.backwards_per_step(),
+        backwards_per_step=_backwards_per_step(agent),
         manual=agent.manual,
         world_size=world_size(torch),
-        samples_per_step=agent.samples_total / agent.iterations if counted else 1.0,
+        samples_per_step=agent.samples.total / agent.iterations if counted else 1.0,
         sample_unit="samples" if counted else "iterations",
         compares_samples=agent.compares_samples,
+        mixture=agent.consumption.mixture,
         ddp=live.built.facts(),
         sharded=any(_is_sharded(m) for e in live.entries for m in e.module.modules()),
         own_settings={**own_settings(live), **agent.own_settings, **_own_channels_last(live)},
         sites=agent.sites.facts(agent),
     )
+
+
+def _backwards_per_step(agent: Any) -> float:
+    """From the end of the first iteration on: what comes before may lack a part (GANs step several times)."""
+    if agent.iterations < 2:
+        return float(agent.backwards)
+    return float((agent.backwards - agent.backwards_at_first) / (agent.iterations - 1))
 
 
 def fingerprint(agent: Any) -> dict[str, Any]:
@@ -93,10 +101,17 @@ def fingerprint(agent: Any) -> dict[str, Any]:
         "dropout": [float(m.p) for m in modules if "Dropout" in type(m).__name__ and isinstance(getattr(m, "p", None), (int, float))],
         "loss_modules": sorted(agent.loss_modules),
         "scaler": agent.own_scaler,
-        "sampler": agent.sampler_name(),
+        "sampler": _sampler(agent),
         "dataset": loader.dataset if loader is not None else "",
         "drop_last": loader.drop_last if loader is not None else False,
     }
+
+
+def _sampler(agent: Any) -> str:
+    """Class of the training loader's sampler."""
+    state = getattr(agent.loader_hooks, "training_state", None)
+    loader = state.loader() if state is not None else None
+    return type(loader.sampler).__name__ if loader is not None else ""
 
 
 def loss_module(module: Any) -> str:

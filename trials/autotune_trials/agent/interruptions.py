@@ -1,52 +1,139 @@
 """Whether something other than training happened in an iteration: an evaluation, batches of another loader.
 
-What happens in most iterations (a teacher, a second loader) is part of training.
+What happens in most iterations (a second loader, a look at a batch before it is trained on) is part of training, unless there is
+many times more of it than usual: a whole evaluation is none, whatever the loop does with single batches. What it was is often
+known only afterwards; its time is then taken back.
+
+    batch │ model(x) without gradients │ model(x) ── backward │ step      a look: the batch is trained on
+    batch │ model(x) without gradients │ batch │ model(x) …               an evaluation: the batch never is
+          └──────── taken back ────────┘
+    step  │ model(x) model(x) model(x) … without gradients │ …            a rollout, data that no loader gives
 """
 
 from __future__ import annotations
 
+from collections import deque
+from statistics import median
 from typing import Any
 
+from autotune_trials.measure.clock import AWAY, DATA, Mark
+
 USUAL_SHARE = 0.5  # what happens in more iterations than this is part of training, not an interruption
+EXCESS = 4.0  # times the usual number in one iteration is something else
+REMEMBERED = 31  # iterations that say what the usual number is
 
 
-class Interruptions:
-    """Of the running iteration, and in how many there were any."""
+class Habit:
+    """One thing that is not training, counted by iterations: is it usual, and is it as often as usual?"""
 
     def __init__(self, agent: Any) -> None:
         self._agent = agent
-        self._evaluated = self._other_loader = False
-        self._evaluated_in = self._other_in = 0  # iterations
+        self._now = 0  # times in the running iteration
+        self._iterations = 0  # in which it happened
+        self._counts: deque[int] = deque(maxlen=REMEMBERED)
+        self._most = float("inf")  # times an iteration that are no more than usual
 
     @property
-    def evaluates_usually(self) -> bool:
-        return self._usual(self._evaluated_in)
+    def usual(self) -> bool:
+        return self._iterations > USUAL_SHARE * max(1, self._agent.iterations)
 
     @property
-    def other_loader_usual(self) -> bool:
-        return self._usual(self._other_in)
+    def in_bounds(self) -> bool:
+        """What has happened so far is part of training."""
+        return self.usual and self._now <= self._most
 
-    def note_evaluation(self) -> None:
-        """A module is called without gradients or in evaluation."""
-        self._evaluated = True
+    def note(self, times: int = 1) -> None:
+        self._now += times
+
+    def forget(self) -> None:
+        """In the running iteration it was something else."""
+        self._now = 0
+
+    def end_iteration(self) -> bool:
+        """Whether what happened in the iteration interrupted it."""
+        if not self._now:
+            return False
+        self._iterations += 1
+        interrupted = not self.in_bounds
+        self._counts.append(self._now)
+        self._now, self._most = 0, EXCESS * median(self._counts)
+        return interrupted
+
+
+class Interruptions:
+    """Of the running iteration, and what is usual in this job."""
+
+    def __init__(self, agent: Any) -> None:
+        self._agent = agent
+        self._looks = Habit(agent)  # calls without gradients beside the training of a batch
+        self._evaluated = Habit(agent)  # batches that met nothing else
+        self._others = Habit(agent)  # batches of another loader
+        self._calls = 0  # without gradients, since training was last seen
+        self._since: Mark | None = None  # where they began
+        self._batch: Mark | None = None  # where the latest batch was asked for
+        self._pass: Mark | None = None  # where the first batch of the latest pass over the data was
+
+    @property
+    def other_loader_counts(self) -> bool:
+        """Batches of another loader are part of training."""
+        return self._others.in_bounds
 
     def note_other_loader(self) -> None:
         """A batch is asked of another loader than the one trained on."""
-        self._other_loader = True
+        self._others.note()
 
     def note_turn(self) -> None:
         """That batch was trained on: loaders take turns."""
-        self._other_loader = False
+        self._others.forget()
 
-    def judge(self) -> bool:
-        """The iteration ends: was it interrupted?"""
-        if not (self._evaluated or self._other_loader):
+    def note_batch(self) -> None:
+        """A batch is asked for; the clock has just been told."""
+        self._batch = self._agent.clock.mark()
+
+    def note_pass(self) -> None:
+        """That batch is the first of its pass over the data."""
+        self._pass = self._batch
+
+    def note_gradless_call(self) -> None:
+        """A model that is trained is called without gradients or in evaluation."""
+        self._calls += 1
+        clock = self._agent.clock
+        if self._looks.usual:
+            if self._since is None:
+                clock.switch(clock.phase)
+                self._since = clock.mark()
+        elif not self._agent.training_called and clock.phase != DATA:
+            clock.switch(AWAY)
+
+    def end_look(self) -> None:
+        """Training goes on after calls without gradients."""
+        if not self._calls:
+            return
+        self._looks.note(self._calls)
+        since, self._since, self._calls = self._since, None, 0
+        if since is not None and not self._looks.in_bounds:
+            self._take_back(since)
+
+    def leave_out_batch(self) -> bool:
+        """The latest batch met nothing but calls without gradients. Returns whether it is no part of the iteration."""
+        self._since, self._calls = None, 0
+        self._evaluated.note()
+        if self._batch is None or self._evaluated.in_bounds:
             return False
-        self._evaluated_in += self._evaluated
-        self._other_in += self._other_loader
-        interrupted = (self._evaluated and not self.evaluates_usually) or (self._other_loader and not self.other_loader_usual)
-        self._evaluated = self._other_loader = False
-        return interrupted
+        self._take_back(self._batch)
+        return True
 
-    def _usual(self, count: int) -> bool:
-        return count > USUAL_SHARE * max(1, self._agent.iterations)
+    def leave_out_pass(self) -> None:
+        """A whole pass over the data met no training; a batch of the next one has just been waited for."""
+        self._evaluated.note()
+        if self._pass is not None:
+            self._agent.clock.take_back(self._pass)
+
+    def _take_back(self, since: Mark) -> None:
+        self._agent.clock.switch(AWAY)
+        self._agent.clock.take_back(since)
+
+    def end_iteration(self) -> bool:
+        """Whether the iteration that has ended was interrupted."""
+        verdicts = [habit.end_iteration() for habit in (self._looks, self._evaluated, self._others)]
+        return any(verdicts)

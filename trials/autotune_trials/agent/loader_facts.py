@@ -96,6 +96,7 @@ def describe(data: Any, loader: Any, key: str, site: str, size: int | None, aske
         samples: int | None = len(loader.dataset)
     except Exception:
         samples = None
+    own_sampler = loader.batch_sampler is not None and not rebatches(data, loader)
     sharding = not iterable or asked_worker_info or shards(loader.dataset, loader.worker_init_fn)
     return LoaderFacts(
         dataset=type(loader.dataset).__name__,
@@ -110,7 +111,8 @@ def describe(data: Any, loader: Any, key: str, site: str, size: int | None, aske
         iterable=iterable,
         length=epoch_batches(data, loader, size),
         samples=samples,
-        custom_batch_sampler=loader.batch_sampler is not None and not rebatches(data, loader),
+        custom_batch_sampler=own_sampler,
+        batch_sampler=type(loader.batch_sampler).__name__ if own_sampler else "",
         in_order=own.in_order,
         worker_sharding=sharding,
         starts_anew=starts_anew(loader.multiprocessing_context),

@@ -15,72 +15,39 @@ from __future__ import annotations
 
 import os
 import sys
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from autotune_trials import marking
 from autotune_trials.agent import log
+from autotune_trials.agent.batch_events import BatchEvents
 from autotune_trials.agent.blocks import LiveMode
 from autotune_trials.agent.channel import Channel
 from autotune_trials.agent.closures import Evaluations
 from autotune_trials.agent.consumption import Consumption
-from autotune_trials.agent.entries import is_out_of_memory
-from autotune_trials.agent.facts import loss_module, rank
+from autotune_trials.agent.facts import rank
 from autotune_trials.agent.holding import Knobs
+from autotune_trials.agent.installing import install
 from autotune_trials.agent.interruptions import Interruptions
+from autotune_trials.agent.iteration import Iteration
+from autotune_trials.agent.job_errors import JobErrors
 from autotune_trials.agent.last_words import LastWords
 from autotune_trials.agent.lead import Lead
 from autotune_trials.agent.live import LiveJobControl
 from autotune_trials.agent.loader_facts import construction_spot
 from autotune_trials.agent.loss import LossMeter
+from autotune_trials.agent.loss_events import LossEvents
 from autotune_trials.agent.modes import Mode
-from autotune_trials.agent.objective import comparison
-from autotune_trials.agent.patches import (
-    PatchSet,
-    backward,
-    clipping,
-    compiling,
-    modules,
-    optimizer,
-    parallel,
-    seeds,
-    settings,
-    transfer,
-)
+from autotune_trials.agent.module_events import ModuleEvents
+from autotune_trials.agent.patches import PatchSet
 from autotune_trials.agent.probe import GradientSketch, NormProbe
 from autotune_trials.agent.recording import RecordMode
+from autotune_trials.agent.sample_count import SampleCount
 from autotune_trials.agent.sites import SiteRecorder
-from autotune_trials.measure.clock import (
-    AWAY,
-    BACKWARD,
-    DATA,
-    FORWARD,
-    OPTIMIZER,
-    OTHER,
-    TO_DEVICE,
-    DeviceClock,
-    PhaseClock,
-)
-from autotune_trials.measure.nvtx import nvtx_ranges
+from autotune_trials.measure.clock import AWAY, BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, PhaseClock
 from autotune_trials.protocol import Fault, SessionConfig
 
-
-class Iteration:
-    """One iteration as it was seen."""
-
-    __slots__ = ("index", "wall_s", "spent", "samples", "wait_s", "turnovers", "interrupted", "skipped")
-
-    def __init__(self, index: int, wall_s: float, spent: list[float]) -> None:
-        self.index = index
-        self.wall_s = wall_s  # as seen by the CPU, without what was AWAY
-        self.spent = spent  # seconds a phase; on CUDA final only after clock.finish()
-        self.samples = 0.0
-        self.wait_s = 0.0
-        self.turnovers: list[float] = []
-        self.interrupted = False
-        self.skipped = False
+MODES: dict[str, type[Mode]] = {"live": LiveMode, "fixed": RecordMode, "profile": RecordMode, "launch": Mode}
 
 
 class Agent:
@@ -101,16 +68,16 @@ class Agent:
         self.loader_hooks: Any = None
         self.sites = SiteRecorder(torch, wanted=config.mode == "live")
         self.knobs = Knobs(self)
+        # who else listens
+        self.batches, self.modules, self.losses, self.errors = BatchEvents(self), ModuleEvents(self), LossEvents(self), JobErrors(self)
         # what the job was seen doing
         self.iterations = 0
         self.backwards = 0
-        self._backwards_at_first = 0  # when the first iteration ended
-        self.samples_total = 0.0
-        self.samples_counted = False
+        self.backwards_at_first = 0  # when the first iteration ended
+        self.samples = SampleCount()
         self.manual = False
         self.own_autocast = ""
         self.own_scaler = False
-        self._scaled: tuple[Any, Any] = (lambda: None, None)  # what the job's own scaler made last, and of what
         self.own_compile = False
         self.double_backward = False
         self.own_gradients = False  # torch.autograd.grad was called
@@ -122,18 +89,14 @@ class Agent:
         # state of the running iteration
         self.inside_entry = False
         self.consumption = Consumption()
-        self._first_iteration: Iteration | None = None
-        self._training_called = False
+        self.training_called = False
         self.in_backward = False
-        self._interruptions = Interruptions(self)
+        self.interruptions = Interruptions(self)
         self._skipped = False
         self.in_step = False  # torch is calling the optimizer hooks, or the step between them
         self._lead = Lead()
         self._evaluations = Evaluations()
-        self._watching_modules = False
-        self._held_at_batch = False
         self._begun = False
-        self._pass_begun: tuple[Any, int] = (None, 0)
         self._failing = False
         self.compiles: Any = None  # a CompileLog, in profile runs once something is compiled
         self.mode = mode_for(config.mode)(self)
@@ -141,59 +104,13 @@ class Agent:
     # ------------------------------------------------------------------ coming and going
 
     def install(self) -> None:
-        """Put all patches in place. A failure leaves the job untouched."""
+        """Take hold of the job. A failure leaves it untouched."""
         try:
-            from autotune_trials.agent import stacks
-            from autotune_trials.paths import SessionPaths
-
-            if self.config.mode != "launch":
-                stacks.install_stack_dump(SessionPaths(_path(self.config.directory)))
-            if self.config.seed is not None:
-                seeds.install(self.patches, self.torch, self, self.config.seed)
-            backward.install(self.patches, self.torch, self)
-            optimizer.install(self.patches, self.torch, self)
-            clipping.install(self.patches, self.torch, self)
-            compiling.install(self.patches, self.torch, self)
-            settings.install(self.patches, self.torch, self)
-            parallel.install(self.patches, self.torch, self)
-            self._watch_modules(True)
-            self._install_loader()
-            self._install_hooks()
-            if self.config.nvtx and self.config.mode != "launch":
-                self.clock.ranges = nvtx_ranges()
-            self.mode.start()
-            self.last_words.tell_restart()
-            self.knobs.hold(final=False)
+            install(self)
         except Exception:
             self.fail("install")
 
-    def _install_loader(self) -> None:
-        from autotune_trials.agent import loader
-
-        data = sys.modules["torch.utils.data.dataloader"]  # imported by torch itself since 1.x
-        self.loader_hooks = loader.install(data, self, self.config)
-        self.patches.on_restore(self.loader_hooks.uninstall)
-
-    def _install_hooks(self) -> None:
-        marking.receiver = self
-        self.patches.on_restore(lambda: setattr(marking, "receiver", None))
-        previous = sys.excepthook
-
-        def excepthook(kind: Any, error: Any, trace: Any) -> None:
-            self.on_uncaught(error)
-            previous(kind, error, trace)
-
-        sys.excepthook = excepthook
-        os.register_at_fork(after_in_child=self._after_fork)
-
-    def _watch_modules(self, on: bool) -> None:
-        if on:
-            modules.install(self.patches, self.torch, self)
-        else:
-            modules.restore(self.patches)
-        self._watching_modules = on
-
-    def _after_fork(self) -> None:
+    def after_fork(self) -> None:
         """In a forked child: the parent's session is not ours. A child that trains itself starts its own."""
         self.pid = os.getpid()
         if self.channel.connected or self.iterations:
@@ -213,7 +130,10 @@ class Agent:
 
     def fail(self, where: str) -> None:
         """The exception being handled is ours: say so and step aside. Never raises."""
-        text = log.write_exception(where)
+        self.step_aside(where, log.write_exception(where))
+
+    def step_aside(self, where: str, text: str) -> None:
+        """Be gone, and tell the tuner why. Never raises."""
         if self._failing:
             return
         self._failing = True
@@ -226,196 +146,45 @@ class Agent:
         except Exception:
             log.write_exception(f"{where}, reporting")
 
-    # ------------------------------------------------------------------ the data side (called by the loader part)
+    # ------------------------------------------------------------------ the model is called
 
-    def on_loader(self, built: Any, frame: Any) -> None:
-        """A DataLoader has been built, called from ``frame``."""
-        self.sites.on_loader(built, frame)
-
-    def on_batch_start(self, loader: Any) -> None:
-        if self.stopped:
-            return
-        if not self._held_at_batch:
-            self._held_at_batch = True
-            log.crumb("loader")
-            self.knobs.hold(final=False)
-            self._begin()
-        if not self.backwards:
-            self._begin_with(loader)
-        if self.live.autocast.inside:
-            self.live.autocast.leave()
-        if self._is_other(loader):
-            self._interruptions.note_other_loader()
-            if not self._interruptions.other_loader_usual:
-                self.clock.switch(AWAY)
-                return
-        elif self.live.autocast.ending:
-            self.live.autocast.end()
-        self.clock.switch(AWAY if self._evaluating() else DATA)
-
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Training begins: imports and the building of the model are no part of the first iteration."""
         if not self._begun:
             self._begun = True
             self.clock.resume()
             self._begin_range()
 
-    def _begin_with(self, loader: Any) -> None:
-        """No backward yet: what came before this pass over the data (statistics, Lightning's try of the validation) was no training."""
-        if self._pass_begun != (loader, loader.passes):
-            self._pass_begun = (loader, loader.passes)
-            self.clock.resume()
-
-    def on_batch(self, loader: Any, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> None:
-        if self.stopped:
-            return
-        clock, hooks = self.clock, self.loader_hooks
-        if hooks.own_s:
-            clock.last_s, wait_s, hooks.own_s = clock.last_s + hooks.own_s, max(0.0, wait_s - hooks.own_s), 0.0
-        self.consumption.fetch(loader, hooks.last, samples, wait_s, turnover_s)
-        if self.live.micro is not None:
-            self.live.micro.on_batch(loader, batch)
-        if clock.phase == AWAY and (not self._is_other(loader) or not self._interruptions.other_loader_usual):
-            return
-        if turnover_s is not None:
-            clock.relabel(AWAY)
-        clock.switch(FORWARD)
-        if self.live.autocast.dtype is not None and self.iterations and loader.training and not self.live.entries:
-            self.live.autocast.enter(self.live.device or "cpu")  # a job that calls no module: from the batch on
-
-    def on_epoch_end(self, loader: Any) -> None:
-        if not self.stopped and not self._is_other(loader):
-            self.consumption.end_epoch(self.loader_hooks.last, trained=self.backwards > 0)
-            self.clock.relabel(AWAY)  # waiting for the end, and what comes until the next batch, is turnover
-
-    def on_fault(self, where: str, text: str) -> None:
-        """Trouble in the loader part, which has already put things right for the job."""
-        log.write(f"{where}\n{text}")
-        if where.startswith("loader settings"):
-            self.knobs.fail(f"{where}: {text.strip().splitlines()[-1]}")
-            return
-        self._failing = True
-        self.stop()
-        self.channel.send(Fault(rank(self.torch), where, text))
-
-    def _evaluating(self) -> bool:
-        """The last batch was only evaluated: the next may be, too, until the model is called in training."""
-        return self.consumption.evaluating and not self._interruptions.evaluates_usually
-
-    def _is_other(self, loader: Any) -> bool:
-        """Another loader than the one trained on, as far as that is known."""
-        hooks = self.loader_hooks
-        return hooks.training_state is not None and not loader.training
-
-    # ------------------------------------------------------------------ the model side
-
-    def on_module(self, module: Any) -> None:
-        """A top-level module call, while modules are watched."""
-        if self.stopped or self.inside_entry or self.in_backward:  # backward of a checkpointed part calls its modules again
-            return
-        try:
-            if not self.torch.is_grad_enabled():
-                self.consumption.evaluate()
-                return
-            if not module.training:
-                return
-            first = next(module.parameters(), None)
-            if first is None:
-                if hasattr(module, "reduction"):
-                    self.loss_modules.add(loss_module(module))
-                return
-            if isinstance(module, self.torch.jit.ScriptModule):
-                return
-            self._learn_device(first.device)
-            if self.torch.is_autocast_enabled(self.live.device) and self.live.autocast.dtype is None:
-                self._note_autocast(self.torch.get_autocast_dtype(self.live.device))
-            if self.live.add_entry(module) is not None:
-                self.knobs.hold(final=False)
-        except Exception:
-            self.fail("on_module")
-
-    def on_autocast(self, region: Any) -> None:
-        """The job enters an autocast region, while modules are watched."""
-        if not self.live.autocast.entering and getattr(region, "_enabled", False):
-            self._note_autocast(getattr(region, "fast_dtype", ""))
-
-    def _note_autocast(self, dtype: Any) -> None:
-        self.own_autocast = self.own_autocast or str(dtype).removeprefix("torch.")
-
     def on_entry_call(self, args: tuple[Any, ...]) -> Any | None:
         """Training calls an entry module with ``args``. Returns a context the call must run in, or None."""
         try:
-            if not self._begun:
-                self._begin()
+            self.begin()
+            self.interruptions.end_look()
             if self.clock.phase == AWAY and self.consumption.untouched:
                 self.clock.relabel(DATA)  # it was no evaluation that this batch was fetched for
             if self.clock.phase in (OTHER, DATA, OPTIMIZER, AWAY):
                 self.clock.switch(FORWARD)
-            self._training_called = True
+            self.training_called = True
             self.consumption.train()
             autocast = self.live.autocast
+            if not self.iterations and self.modules.seen_gradless:
+                return None  # perhaps the second half of something, whose first half was computed without it: from the next iteration on
             return autocast.enter(self.live.device) or autocast.fade(self.live.device, args)
         except Exception:
             self.fail("on_entry_call")
             return None
 
-    def on_gradless_call(self) -> None:
-        """An entry module is called in evaluation."""
-        self._interruptions.note_evaluation()
-        self.consumption.evaluate()
-        self.live.autocast.leave()
-        if not self._interruptions.evaluates_usually and not self._training_called and self.clock.phase != DATA:
-            self.clock.switch(AWAY)
-
-    def before_own_compile(self, model: Any) -> None:
-        """The job is about to compile: dynamo must find torch as it is."""
-        if not self.stopped:
-            self.listen_to_dynamo()
-            self._watch_modules(False)
-            if isinstance(getattr(model, "__self__", model), self.torch.nn.Module):
-                self.own_compile = True
-                self.live.drop_entries()
-
-    def listen_to_dynamo(self) -> None:
-        """Something is about to be compiled. Graph breaks happen in warm-up, long before anything is watched."""
-        if self.config.mode == "profile":
-            if self.compiles is None:
-                from autotune_trials.agent.watching.compiles import CompileLog
-
-                self.compiles = CompileLog(self)
-            self.compiles.attach()
-
-    def after_own_compile(self, compiled: Any) -> None:
-        """What torch.compile made: if it is a module, it is what the job will call."""
+    def on_gradless_call(self) -> Any | None:
+        """An entry module is called in evaluation or without gradients. Returns a context the call must run in, or None."""
         try:
-            if not self.stopped and isinstance(compiled, self.torch.nn.Module):
-                first = next(compiled.parameters(), None)
-                if first is not None:
-                    self._learn_device(first.device)
-                    self.live.add_entry(compiled)
+            self.consumption.evaluate()
+            self.live.autocast.leave()
+            self.interruptions.note_gradless_call()
+            if self.losses.cached.seen and self.iterations:  # what comes back goes into the loss: both halves must be computed alike
+                return self.live.autocast.enter(self.live.device, keep_weights=False)
         except Exception:
-            self.fail("after_own_compile")
-
-    def _learn_device(self, device: Any) -> None:
-        if self.live.device == device.type or (self.live.device == "cuda" and device.type == "cpu"):
-            return
-        self.live.device = device.type
-        if device.type == "cuda" and not isinstance(self.clock, DeviceClock) and self.config.mode != "launch":
-            ranges, self.clock = self.clock.ranges, DeviceClock(self.torch)
-            self.clock.ranges = ranges
-        if device.type == "cuda" and (self.config.mode != "launch" or self.live.non_blocking is not None):
-            transfer.install(self.patches, self.torch, self)
-
-    def begin_transfer(self) -> int:
-        """A copy to the device begins; returns the phase to go back to."""
-        phase = self.clock.phase
-        if phase in (OTHER, FORWARD):
-            self.clock.switch(TO_DEVICE)
-        return phase
-
-    def end_transfer(self, phase: int) -> None:
-        if self.clock.phase == TO_DEVICE:
-            self.clock.switch(phase)
+            self.fail("on_gradless_call")
+        return None
 
     # ------------------------------------------------------------------ backward
 
@@ -425,34 +194,27 @@ class Agent:
             return tensors, gradients
         try:
             if not self.backwards:
-                first = tensors[0] if isinstance(tensors, (list, tuple)) else tensors
-                log.crumb("backward")
-                device = getattr(first, "device", None)
-                if device is not None:
-                    self._learn_device(device)
-                self.knobs.hold(final=False)
-                if not self._begun:
-                    self._begin()
+                self._begin_backward(tensors)
             self.in_backward = True
+            self.interruptions.end_look()
             self.consumption.train()
-            if not self.iterations and self.backwards and not self.in_step and self._gradients_were_dropped():
+            if not self.iterations and self.backwards and not self.in_step and self.losses.gradients_were_dropped():
                 self.loss.drop_current()  # a search for the batch size, say, that ran before training
                 self.consumption.drop_others(self.loader_hooks.last)
             if create_graph:
                 self.double_backward = True
-            if self.iterations == 1 and self.config.mode == "live" and self.consumption.batches and not self.compares_samples:
-                self.compares_samples = comparison(tensors, int(self.consumption.batches[-1].samples or 0))
+            if self.iterations == 1 and self.config.mode == "live":
+                self.losses.look_for_comparison(tensors)
             if self.sites.open:
                 self.sites.on_backward(sys._getframe(1))
             clock, live = self.clock, self.live
-            if clock.phase == OTHER and not self._training_called and not self.consumption.batches:
+            if clock.phase == OTHER and not self.training_called and not self.consumption.batches:
                 clock.relabel(FORWARD)  # a job without loader and modules: all before backward is its forward
             clock.switch(BACKWARD)
             if live.autocast.inside:
                 live.autocast.leave()
-            scaled, true_loss = self._scaled
             if not self._evaluations.repeated:
-                self.loss.add(true_loss if tensors is scaled() else tensors, gradients)
+                self.losses.on_backward(tensors, gradients)
             scaler = live.scaler
             if scaler is not None:
                 scaler.before_backward(live.every_optimizer())
@@ -461,15 +223,14 @@ class Agent:
             self.fail("before_backward")
         return tensors, gradients
 
-    def _gradients_were_dropped(self) -> bool:
-        """No parameter has a gradient although backward ran: what it was computed for was no training."""
-        parameters = self.live.parameters()
-        return bool(parameters) and all(p.grad is None for p in parameters)
-
-    def on_scaled(self, loss: Any, scaled: Any) -> None:
-        """The job's own GradScaler made ``scaled`` of ``loss``: the loss is what counts, whatever the scale is by then."""
-        if not self.stopped and scaled is not loss and type(scaled) is type(loss) is self.torch.Tensor:
-            self._scaled = (weakref.ref(scaled), loss.detach())
+    def _begin_backward(self, tensors: Any) -> None:
+        """Of the job's first backward: by now its device is known."""
+        log.crumb("backward")
+        device = getattr(tensors[0] if isinstance(tensors, (list, tuple)) else tensors, "device", None)
+        if device is not None:
+            self.modules.learn_device(device)
+        self.knobs.hold(final=False)
+        self.begin()
 
     def after_backward(self) -> None:
         self.in_backward = False
@@ -482,6 +243,7 @@ class Agent:
                 self.live.scaler.after_backward(self.live.every_optimizer())
             self.clock.switch(OPTIMIZER if self.in_step else OTHER)
             self.backwards += 1
+            self.losses.cached.after_backward()
             if self.loader_hooks is not None:
                 self.loader_hooks.credit_backward(doubtful=self.consumption.evaluated)
             if self.probe.left:
@@ -546,7 +308,8 @@ class Agent:
             self._evaluations.end()
             if not self.manual and self._lead.ends_iteration(stepping):
                 if self._lead.same_turn and self.iterations == 1:
-                    self._go_on_with_first()
+                    self._start_over()
+                    self.consumption.go_on_with_first()
                 self.end_iteration()
             else:
                 self.clock.switch(OTHER)
@@ -566,6 +329,7 @@ class Agent:
                 self.manual = True
                 self.knobs.hold(final=True)
                 self._start_over()
+                self.consumption.start_over()
             if loss is not None:
                 self.loss.replace(loss)
             self.live.autocast.leave()
@@ -574,17 +338,10 @@ class Agent:
             self.fail("autotune.step")
 
     def _start_over(self) -> None:
-        """The job marks iterations itself: what was counted by the optimizer until now belongs to its first one."""
+        """All so far is part of the first iteration: the job marks iterations itself, or the turn of its optimizers is longer than it seemed."""
         self.loss.merge_into_current()
-        self.iterations, self.samples_total = 0, 0.0
-        self.consumption.start_over()
-        self.mode.start_over()
-
-    def _go_on_with_first(self) -> None:
-        """The first iteration was taken to end with the step before: it goes on to this one, with its batches."""
-        self.loss.merge_into_current()
-        self.iterations, self.samples_total = 0, 0.0
-        self.consumption.go_on_with_first()
+        self.iterations = 0
+        self.samples.start_over()
         self.mode.start_over()
 
     def on_metric(self, name: str, value: Any) -> None:
@@ -592,32 +349,33 @@ class Agent:
         if not self.stopped and len(self.metrics.setdefault(str(name), [])) < 100_000:
             if isinstance(value, self.torch.Tensor):
                 value = value.detach().clone()
-            self.metrics[str(name)].append((self.samples_total, value))
+            self.metrics[str(name)].append((self.samples.total, value))
 
     def end_iteration(self, samples: float | None = None) -> None:
         """The running iteration ends now."""
         if not self.iterations:
             log.crumb("step")
+        self.interruptions.end_look()
         wall, spent = self.clock.cut()
         iteration = Iteration(self.iterations, sum(wall[:AWAY]), spent)
-        self._count_samples(iteration, samples)
-        iteration.interrupted = self._interruptions.judge()
+        trained = self.consumption.take(self.batches.is_other, self.interruptions.other_loader_counts)
+        self.samples.add(iteration, trained, samples)
+        if trained.in_turn:
+            self.interruptions.note_turn()
+        iteration.interrupted = self.interruptions.end_iteration()
         iteration.skipped, self._skipped = self._skipped, False
         if self.live.scaler is not None:
             self.live.scaler.update()
         self.iterations += 1
         if self.iterations == 1:
-            self._backwards_at_first = self.backwards
-        self._training_called = False
+            self.backwards_at_first = self.backwards
+        self.training_called = False
+        self.losses.end_iteration()
         if self.probe.left:
             self.probe.end_step()
         if self.sketch.wanted:
             self.sketch.end_step(iteration.skipped)
-        if self._watching_modules:
-            if self.iterations >= self.config.warmup_steps:
-                self._watch_modules(False)
-        elif self.iterations == 1 and self.own_nothing_compiled():
-            self._watch_modules(True)
+        self.modules.end_iteration()
         self.mode.on_iteration(iteration)
         self._begin_range()
 
@@ -625,66 +383,6 @@ class Agent:
         """In a profiler's timeline the next iteration begins here: what the agent does between two belongs to none."""
         if self.clock.ranges is not None and not self.stopped:
             self.clock.ranges.begin_iteration()
-
-    def own_nothing_compiled(self) -> bool:
-        """torch.compile was called (by a library, when it was imported), yet nothing of the job runs compiled."""
-        utils = sys.modules.get("torch._dynamo.utils")
-        return not self.own_compile and not self.live.entries and (utils is None or not utils.counters["stats"]["unique_graphs"])
-
-    def _count_samples(self, iteration: Iteration, given: float | None) -> None:
-        trained = self.consumption.take(self._is_other)
-        iteration.wait_s, iteration.turnovers = trained.wait_s, list(trained.turnovers_s)
-        if trained.in_turn:
-            self._interruptions.note_turn()
-        counted, found = (trained.samples, trained.counted) if given is None else (float(given), True)
-        if trained.first_fetched_ahead and given is None and self._first_iteration is not None:
-            self._first_iteration.samples -= trained.first_fetched_ahead
-            self.samples_total -= trained.first_fetched_ahead
-        self._first_iteration = iteration if not iteration.index else None
-        self.samples_counted = self.samples_counted or found
-        iteration.samples = counted if self.samples_counted else 1.0
-        self.samples_total += iteration.samples
-
-    def backwards_per_step(self) -> float:
-        """From the end of the first iteration on: what comes before may lack a part (GANs step several times)."""
-        if self.iterations < 2:
-            return float(self.backwards)
-        return (self.backwards - self._backwards_at_first) / (self.iterations - 1)
-
-    def sampler_name(self) -> str:
-        """Class of the training loader's sampler, for the fingerprint."""
-        state = getattr(self.loader_hooks, "training_state", None)
-        loader = state.loader() if state is not None else None
-        return type(loader.sampler).__name__ if loader is not None else ""
-
-    # ------------------------------------------------------------------ trouble of the job's own
-
-    def on_job_error(self, error: BaseException) -> None:
-        """An exception passes through code of the job that we wrap; it is raised again by the caller."""
-        self.in_backward = False
-        if not self.stopped and isinstance(error, Exception) and is_out_of_memory(error):
-            self.note_out_of_memory(error)
-            self.last_words.tell(error, "oom", surviving=True)
-
-    def on_uncaught(self, error: BaseException) -> None:
-        """The job is about to die of ``error``."""
-        try:
-            lost = is_out_of_memory(error)
-            if lost:
-                self.note_out_of_memory(error)
-            self.last_words.tell(error, "oom" if lost else "crash", surviving=False)
-            self.mode.on_crash()
-        except Exception:
-            log.write_exception("excepthook")
-
-    def note_out_of_memory(self, error: BaseException) -> None:
-        """Leave word of it, so that the end of this process is not taken for a crash."""
-        try:
-            log.crumb("oom")
-            log.write(f"oom: {str(error)[:500]}")
-            self.mode.on_out_of_memory(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)
-        except Exception:
-            self.fail("out of memory")
 
     @contextmanager
     def own_time(self) -> Iterator[None]:
@@ -696,21 +394,7 @@ class Agent:
 
 
 def mode_for(name: str) -> type[Mode]:
-    """The class for SessionConfig.mode.
-
-    Raises:
-        ValueError: no such mode.
-    """
-    if name == "live":
-        return LiveMode
-    if name in ("fixed", "profile"):
-        return RecordMode
-    if name == "launch":
-        return Mode
-    raise ValueError(f"mode is {name!r}, expected live, fixed, profile or launch")
-
-
-def _path(directory: str) -> Any:
-    from pathlib import Path
-
-    return Path(directory)
+    """The class for SessionConfig.mode; ValueError for what is none."""
+    if name not in MODES:
+        raise ValueError(f"mode is {name!r}, expected one of {', '.join(MODES)}")
+    return MODES[name]

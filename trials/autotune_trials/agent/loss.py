@@ -17,6 +17,7 @@ class LossMeter:
     def __init__(self, torch: Any) -> None:
         self._torch, self._tensor = torch, torch.Tensor
         self._current: list[Scalar] = []
+        self._summed = 0  # how many of them are totals
         self._steps: list[list[Scalar]] = []
 
     def add(self, tensors: Any, gradients: Any = None) -> None:
@@ -34,6 +35,12 @@ class LossMeter:
             if value is not None:
                 self._current.append(value)
 
+    def add_total(self, tensors: Any, gradients: Any = None) -> None:
+        """As :meth:`add`, of the sum of what was added since the last total."""
+        del self._current[self._summed :]
+        self.add(tensors, gradients)
+        self._summed = len(self._current)
+
     def replace(self, value: Any) -> None:
         """The job says what this iteration's loss is."""
         scalar = self._scalar(value)
@@ -43,11 +50,11 @@ class LossMeter:
         """The iteration ends; ``keep=False`` forgets its loss."""
         if keep:
             self._steps.append(self._current)
-        self._current = []
+        self._current, self._summed = [], 0
 
     def drop_current(self) -> None:
         """What was differentiated so far trained nothing."""
-        self._current = []
+        self._current, self._summed = [], 0
 
     def restart(self) -> None:
         """Forget all steps so far, but not the current one."""

@@ -152,7 +152,7 @@ class MicroBatch:
             try:
                 self.merging.after_backward()
             except BaseException as error:
-                self._agent.on_job_error(error)
+                self._agent.errors.on_job_error(error)
                 raise
 
     def before_gradients_are_used(self, what: str) -> None:

@@ -14,6 +14,7 @@ Weights made of parameters alone (low-rank adapters) are no activations. Compari
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 from autotune_trials.agent.log import write_exception
@@ -115,12 +116,15 @@ def _shape(node: Any, which: int) -> tuple[int, ...]:
 
 
 def _of_parameters(node: Any) -> bool:
-    """Made of parameters alone: a small graph into which no data goes."""
+    """Made of parameters alone: a small graph into which no data goes. A tensor that gradients are cached at holds outputs of the model."""
+    parameter = sys.modules["torch"].nn.Parameter
     pending: list[Any] = [node]
     seen: set[Any] = set()
     while pending:
         node = pending.pop()
         if node is None or len(seen) > PARAMETER_NODES or any(word in node.name() for word in LOOKUPS):
+            return False
+        if not isinstance(getattr(node, "variable", None), (parameter, type(None))):
             return False
         if node not in seen:
             seen.add(node)

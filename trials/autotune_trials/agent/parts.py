@@ -78,7 +78,11 @@ def _joined(torch: Any, column: Sequence[Any], lengths: Sequence[int]) -> Any:
             raise Inseparable("samples are of different shapes from batch to batch")
         return torch.cat(list(column))
     if isinstance(first, torch.Tensor):
-        raise Inseparable("the model returns a value for the batch as a whole (its loss, perhaps), not one a sample")
+        raise Inseparable(
+            "the model returns a value for the batch as a whole (its loss, perhaps). What that would be for other portions, only the model "
+            "knows: a mean over samples, over tokens that are not masked, with terms of the batch. Compute the loss outside of the model from "
+            "what it returns for each sample, or make the job's own flags for batch and accumulation knobs (via:)"
+        )
     if isinstance(first, (bool, int, float, str)) and all(type(leaf) is type(first) and leaf == first for leaf in column):
         return first
     raise Inseparable(f"a {type(first).__name__} among what the model takes or returns is not the same for all parts")

@@ -1,7 +1,7 @@
 """Fixed and profile runs: the knobs hold from the start, every iteration from the first is recorded.
 
     first iteration ─── steps (and min_seconds) ── [profile_steps under torch.profiler ── a few with Python frames ── watched] ── Record ── wait for the end
-          └ gradient and update norms of the first probe_steps
+          └ gradient and update norms of the first probe_steps                            an Extent: the window goes on ─┘
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RecordMode(Mode):
         self._window: WindowRecorder | None = None
         self._began = 0.0
         self._alone = True
-        self._steps = agent.config.steps  # several ranks: as agreed
+        self._steps = agent.config.steps  # several ranks: as agreed; more, if the tuner asks for more
         self._agreed = False
         self._greeted = False
         self._fingerprint: dict[str, Any] = {}
@@ -118,7 +118,7 @@ class RecordMode(Mode):
             return count >= self._steps
         if count >= config.max_steps or (config.max_seconds and seconds >= config.max_seconds):
             return True
-        return count >= config.steps and seconds >= config.min_seconds
+        return count >= self._steps and seconds >= config.min_seconds
 
     def _agree(self, count: int) -> None:
         """Tell the tuner this rank's pace and wait for the step at which all ranks end."""
@@ -135,19 +135,24 @@ class RecordMode(Mode):
     def _end_of_window(self) -> None:
         assert self._window is not None
         self._result = self._window.close()
+        self._in_force = in_force(self.agent)  # by now a loader that had to be found first is switched, too
         if self.agent.config.mode == "profile":
             self._start_profiling()
         else:
             self._finish()
 
     def _finish(self) -> None:
-        """Send the record, then keep the job where it is until the tuner ends it. A profile run is watched before that."""
+        """Send the record, then keep the job where it is until the tuner ends it, or asks for more iterations. A profile run is watched
+        before that."""
         if self.agent.config.mode == "profile" and not self._watched and self.agent.config.watch_steps:
             self._start_watching()
             return
         self._send(ended_early=False)
-        self.agent.channel.receive()  # nothing is ever sent: this returns when the tuner has closed the socket
-        self.agent.stop()
+        further = self.agent.channel.receive()  # None: the tuner has closed the socket
+        if isinstance(further, Extent):
+            self._steps, self._sent = further.steps, False
+        else:
+            self.agent.stop()
 
     # ------------------------------------------------------------------ the watched window
 

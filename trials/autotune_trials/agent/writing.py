@@ -17,7 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 from autotune_trials.agent import log
-from autotune_trials.ledger import CannotKeep, Ledger
+from autotune_trials.ledger import Ledger
+from autotune_trials.originals import CannotKeep
 from autotune_trials.places import resolved
 
 _WRITES = os.O_WRONLY | os.O_RDWR
@@ -112,7 +113,7 @@ def _on_truncate(path: Any, length: int = 0) -> None:
 
 
 def _on_link(source: Any, target: Any, source_folder: int = -1, target_folder: int = -1) -> None:
-    _note(lambda ledger: ledger.makes(resolved(target, target_folder, last=False)))
+    _note(lambda ledger: ledger.links(resolved(source, source_folder, last=False), resolved(target, target_folder, last=False)))
 
 
 def _on_symlink(source: Any, target: Any, folder: int = -1) -> None:

@@ -11,13 +11,21 @@ from __future__ import annotations
 
 from collections import deque
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from autotune_trials.protocol import PHASES
 
 DATA, TO_DEVICE, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
 AWAY = len(PHASES)
 NAMES = (*PHASES, "away")
+
+
+class Mark(NamedTuple):
+    """A point in an iteration, which what follows may be counted from anew."""
+
+    spent: list[float]  # the clock's own list, which tells the iteration
+    before_s: tuple[float, ...]  # what stood in it
+    switches: int  # of a device clock, until then
 
 
 class PhaseClock:
@@ -43,6 +51,17 @@ class PhaseClock:
     def relabel(self, phase: int) -> None:
         """The stretch since the last switch was ``phase``, as it turns out."""
         self.phase = phase
+
+    def mark(self) -> Mark:
+        """A stretch begins with the switch just made that may turn out to be none of training: see :meth:`take_back`."""
+        return Mark(self.spent, tuple(self.spent), 0)
+
+    def take_back(self, mark: Mark) -> None:
+        """From ``mark`` to the last switch all was AWAY, as it turns out. An iteration that has ended meanwhile stays as it is."""
+        before_s = mark.before_s if mark.spent is self.spent else (0.0,) * len(self.spent)
+        away_s = sum(self.spent) - sum(before_s)
+        self.spent[:] = before_s
+        self.spent[AWAY] += away_s
 
     def cut(self) -> tuple[list[float], list[float]]:
         """The iteration ends here.
@@ -74,7 +93,7 @@ class DeviceClock(PhaseClock):
     :meth:`finish`. What the CPU waits for while the device still works shows up as no time at all, as it should.
     """
 
-    __slots__ = ("_torch", "_pending", "_free", "_event", "_device_spent", "_limit")
+    __slots__ = ("_torch", "_pending", "_free", "_event", "_device_spent", "_limit", "_switches")
 
     def __init__(self, torch: Any) -> None:
         super().__init__()
@@ -83,13 +102,26 @@ class DeviceClock(PhaseClock):
         self._free: list[Any] = []
         self._device_spent = [0.0] * (AWAY + 1)
         self._limit = 512
+        self._switches = 0
         self._event = self._record()
 
     def switch(self, phase: int) -> None:
         event = self._record()
         self._pending.append((self._event, event, self.phase, self._device_spent))
         self._event = event
+        self._switches += 1
         super().switch(phase)
+
+    def mark(self) -> Mark:
+        return super().mark()._replace(switches=self._switches)
+
+    def take_back(self, mark: Mark) -> None:
+        super().take_back(mark)
+        for back in range(1, min(self._switches - mark.switches, len(self._pending)) + 1):
+            begin, end, _, spent = self._pending[-back]
+            if spent is not self._device_spent:
+                return
+            self._pending[-back] = (begin, end, AWAY, spent)
 
     def cut(self) -> tuple[list[float], list[float]]:
         wall, _ = super().cut()

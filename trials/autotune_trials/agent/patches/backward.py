@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet, untraced
@@ -17,44 +18,39 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
     """
     inside = threading.local()
 
+    def outermost(patch: Patch) -> bool:
+        return patch.active and not getattr(inside, "backward", False)
+
+    def told(tensors: Any, gradients: Any, create_graph: bool, call: Callable[[Any, Any], object]) -> None:
+        """``call(tensors, gradients)``, of which the agent knows before and after."""
+        inside.backward = True
+        try:
+            call(*agent.before_backward(tensors, gradients, create_graph))
+        except BaseException as error:
+            agent.errors.on_job_error(error)
+            raise
+        finally:
+            inside.backward = False
+        agent.after_backward()
+
     def make_method(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def backward(
             self: Any, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None
         ) -> None:
-            if not patch.active or getattr(inside, "backward", False):
+            if not outermost(patch):
                 return original(self, gradient, retain_graph, create_graph, inputs=inputs)
-            inside.backward = True
-            try:
-                tensor, gradient = agent.before_backward(self, gradient, create_graph)
-                original(tensor, gradient, retain_graph, create_graph, inputs=inputs)
-            except BaseException as error:
-                agent.on_job_error(error)
-                raise
-            finally:
-                inside.backward = False
-            agent.after_backward()
-            return None
+            return told(self, gradient, create_graph, lambda t, g: original(t, g, retain_graph, create_graph, inputs=inputs))
 
         return untraced(backward)
 
     def make_function(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
-            if not patch.active or getattr(inside, "backward", False):
+            if not outermost(patch):
                 return original(tensors, grad_tensors, *args, **kwargs)
             create_graph = kwargs.get("create_graph", args[1] if len(args) > 1 else False)
-            inside.backward = True
-            try:
-                tensors, grad_tensors = agent.before_backward(tensors, grad_tensors, create_graph)
-                original(tensors, grad_tensors, *args, **kwargs)
-            except BaseException as error:
-                agent.on_job_error(error)
-                raise
-            finally:
-                inside.backward = False
-            agent.after_backward()
-            return None
+            return told(tensors, grad_tensors, create_graph, lambda t, g: original(t, g, *args, **kwargs))
 
         return untraced(backward)
 

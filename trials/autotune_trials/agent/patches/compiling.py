@@ -16,9 +16,9 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
         def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
             if not patch.active or model is None:
                 return original(model, *args, **kwargs)
-            agent.before_own_compile(model)
+            agent.modules.before_own_compile(model)
             compiled = original(model, *args, **kwargs)
-            agent.after_own_compile(compiled)
+            agent.modules.after_own_compile(compiled)
             return compiled
 
         return compile
@@ -37,7 +37,7 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
         def scale(self: Any, outputs: Any) -> Any:
             scaled = original(self, outputs)
             if patch.active:
-                agent.on_scaled(outputs, scaled)
+                agent.losses.on_scaled(outputs, scaled)
             return scaled
 
         return untraced(scale)

@@ -20,7 +20,7 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not patch.active or getattr(inside, "module", False):
                 return original(self, *args, **kwargs)
-            agent.on_module(self)
+            agent.modules.on_module(self)
             inside.module = True
             try:
                 return original(self, *args, **kwargs)
@@ -33,7 +33,7 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
         @functools.wraps(original)
         def __enter__(self: Any) -> Any:
             if patch.active:
-                agent.on_autocast(self)
+                agent.modules.on_autocast(self)
             return original(self)
 
         return __enter__

@@ -24,11 +24,11 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
             wanted = agent.live.non_blocking
             if wanted is not None and _target_is_cuda(patch.attribute, args, kwargs) and self.is_pinned():
                 args, kwargs = _with_flag(torch, args, kwargs, wanted)
-            before = agent.begin_transfer()
+            before = agent.modules.begin_transfer()
             try:
                 moved = original(self, *args, **kwargs)
             finally:
-                agent.end_transfer(before)
+                agent.modules.end_transfer(before)
             if agent.live.micro is not None:
                 agent.live.micro.merging.provenance.note_copy(self, moved)
             return moved

@@ -1,0 +1,57 @@
+"""``autotune logs ID``"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune.service.flags import Address, RunId, TokenFile
+
+if TYPE_CHECKING:
+    from autotune.service.cluster import Cluster
+
+
+def logs(
+    id: RunId,
+    address: Address = None,
+    token_file: TokenFile = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends; end with its exit code.")] = False,
+) -> None:
+    """Show what a submitted run has printed."""
+    from autotune.service.cluster import find_cluster
+    from autotune.service.runs import Runs
+
+    cluster = find_cluster(address, token_file)
+    if follow:
+        follow_to_the_end(cluster, id)
+        return
+    runs = Runs(cluster)
+    run = runs.find(id)
+    typer.echo(runs.log(id), nl=False)
+    if run.status == "PENDING":
+        typer.echo(WAITING, err=True)
+
+
+WAITING = "(it waits for a node that is free)"
+
+
+def follow_to_the_end(cluster: Cluster, id: str) -> None:
+    """Show the run's output as it comes; end this process with its exit code.
+
+    Raises:
+        Interrupted: Ctrl-C. The run goes on.
+    """
+    from autotune.errors import Interrupted
+    from autotune.service.runs import Runs
+
+    runs = Runs(cluster)
+    if runs.find(id).status == "PENDING":
+        typer.echo(WAITING, err=True)
+    try:
+        run = runs.follow(id, lambda text: typer.echo(text, nl=False))
+    except KeyboardInterrupt:
+        raise Interrupted(f"no longer following; the run goes on\n  autotune logs {id} --follow\n  autotune stop {id}") from None
+    if run.status != "SUCCEEDED":
+        typer.echo(f"{id}: {run.status.lower()}. {run.message}", err=True)
+        raise typer.Exit(run.exit_code or (130 if run.status == "STOPPED" else 1))

@@ -1,0 +1,107 @@
+"""``autotune submit job.yaml``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune.service.flags import Address, TokenFile
+
+if TYPE_CHECKING:
+    from autotune.job.spec import JobSpec
+    from autotune.service.cluster import Cluster
+    from autotune.service.package import Package
+    from autotune.service.submission import Reserve, Submission
+
+
+def submit(
+    job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
+    address: Address = None,
+    token_file: TokenFile = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Leave out of what is sent, as in .gitignore; may be repeated.", show_default=False)
+    ] = None,
+    no_gitignore: Annotated[bool, typer.Option("--no-gitignore", help="Send what .gitignore names, too.")] = False,
+    no_ship: Annotated[bool, typer.Option("--no-ship", help="Send nothing: the cluster sees the same files at the same place.")] = False,
+    cpus: Annotated[
+        float | None, typer.Option(min=0, help="Cores that are the run's alone; 0: run on the head. [default: a whole node]", show_default=False)
+    ] = None,
+    gpus: Annotated[float | None, typer.Option(min=0, help="GPUs that are the run's alone. [default: a whole node]", show_default=False)] = None,
+    minutes: Annotated[float | None, typer.Option(min=0.1, help="Time budget, instead of the job file's.", show_default=False)] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Most configurations to try, instead of the job file's.", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
+    resume: Annotated[str | None, typer.Option(metavar="ID", help="Carry on with the run of an earlier submission.", show_default=False)] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show its output until it ends; end with its exit code.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the run's ID and nothing else.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent; ask the cluster nothing.")] = False,
+) -> None:
+    """Tune a job on a Ray cluster: its folder is sent there, and `autotune run` with it.
+
+    The job file is checked first, as `autotune check` does. The study is recorded in the cluster's MLflow.
+    """
+    from autotune.job.load import load_job
+    from autotune.service.cluster import find_cluster
+    from autotune.service.submission import check_tracking, prepare, send
+
+    spec = load_job(job, check=False)  # program and torch are the cluster's
+    check_tracking(spec)
+    cluster = find_cluster(address, token_file)
+    package = None if no_ship else _package(spec, exclude or [], not no_gitignore)
+    reserve = _reserve(cluster, spec, cpus, gpus, ask=not dry_run)
+    options = _run_options(minutes, trials, seed)
+    if resume is not None and not dry_run:
+        from autotune.service.runs import Runs
+
+        resume = Runs(cluster).find(resume).id
+    submission = prepare(spec, package, reserve, run_options=options, resume=resume or "")
+    if dry_run:
+        typer.echo("\n".join([submission.entrypoint, *(package.files if package else ())]))
+        return
+    send(cluster, submission)
+    if quiet:
+        typer.echo(submission.id)
+    else:
+        typer.echo(_said(submission, cluster))
+    if follow:
+        from autotune.cli.logs import follow_to_the_end
+
+        follow_to_the_end(cluster, submission.id)
+
+
+def _said(submission: Submission, cluster: Cluster) -> str:
+    package = submission.package
+    sent = "nothing sent, the cluster reads it where it lies" if package is None else f"{len(package.files)} files, {package.size_mib:.1f} MiB sent"
+    return f"{submission.id}: {submission.job} submitted to {cluster.address} ({sent})\n  autotune logs {submission.id} --follow"
+
+
+def _package(spec: JobSpec, exclude: list[str], gitignore: bool) -> Package:
+    from autotune.errors import InputError
+    from autotune.service.package import survey
+    from autotune.service.submission import job_root
+
+    assert spec.source is not None
+    package = survey(job_root(spec), exclude, gitignore=gitignore)
+    if spec.source.relative_to(package.root).as_posix() not in package.files:
+        raise InputError("what is left out holds the job file itself", where=str(spec.source), remedy="change --exclude, .gitignore or .rayignore")
+    for name in package.linked_folders:
+        typer.echo(f"left out: {name}/ is a link to a folder", err=True)
+    return package
+
+
+def _reserve(cluster: Cluster, spec: JobSpec, cpus: float | None, gpus: float | None, *, ask: bool) -> Reserve:
+    """With ``executor: ray`` the run only steers, and its sessions take their own places."""
+    from autotune.service.submission import Reserve, whole_node
+
+    if cpus is not None or gpus is not None:
+        return Reserve(cpus or 0.0, gpus or 0.0)
+    if spec.executor.kind != "local" or not ask:
+        return Reserve()
+    cluster.client()  # says what is wrong with address or token in our words
+    return whole_node(cluster)
+
+
+def _run_options(minutes: float | None, trials: int | None, seed: int) -> list[str]:
+    given = {"--minutes": minutes, "--trials": trials, "--seed": seed or None}
+    return [word for flag, value in given.items() if value is not None for word in (flag, f"{value:g}")]

@@ -1,0 +1,85 @@
+"""What a slot answers: a value, or how a session failed, or what the user has to put right. Errors travel as data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from autotune.errors import InputError
+from autotune_spaces.codec import decode, encode
+from autotune_spaces.facts import Machine
+from autotune_trials.protocol import BlockReport
+from autotune_trials.session import SessionFailed
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A :class:`SessionFailed`."""
+
+    kind: str
+    detail: str
+    log_tail: str
+    where: str
+    partial: tuple[BlockReport, ...]
+    directory: str
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """An :class:`InputError`."""
+
+    found: str
+    where: str
+    expected: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    value: Any = None
+    failure: Failure | None = None
+    wrong: Wrong | None = None
+
+    def get(self) -> Any:
+        """Raises:
+        SessionFailed, InputError
+        """
+        if self.failure is not None:
+            f = self.failure
+            raise SessionFailed(f.kind, f.detail, log_tail=f.log_tail, where=f.where, partial=f.partial, directory=f.directory)
+        if self.wrong is not None:
+            raise InputError(self.wrong.found, where=self.wrong.where, expected=self.wrong.expected, remedy=self.wrong.remedy)
+        return self.value
+
+
+@dataclass(frozen=True)
+class SlotFacts:
+    """What a slot says of itself when it has started."""
+
+    pid: int
+    machine: Machine
+    version: str  # of autotune there
+    files: str  # digest of the working directory's own files, where it is shared
+    cores: tuple[int, ...]
+
+
+def answered(do: Callable[[], Any]) -> Answer:
+    """What ``do`` returns or raises, as an answer."""
+    try:
+        return Answer(do())
+    except SessionFailed as f:
+        return Answer(failure=Failure(f.kind, f.detail, f.log_tail, f.where, f.partial, f.directory))
+    except InputError as error:
+        return Answer(wrong=Wrong(error.found, error.where, error.expected, error.remedy))
+
+
+def relocated(value: T, names: Mapping[str, str]) -> T:
+    """A record with directories of the slot's machine called as they are called where the tuner runs."""
+    text = json.dumps(encode(value))
+    for there, here in names.items():
+        text = text.replace(json.dumps(there)[1:-1], json.dumps(here)[1:-1])
+    return decode(type(value), json.loads(text))

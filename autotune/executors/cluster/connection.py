@@ -1,0 +1,74 @@
+"""The way into a Ray cluster, with its mistakes in words a user can act on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import InputError
+from autotune.executors.cluster.workdir import runtime_environment, too_large
+from autotune.job.spec import JobSpec
+
+OBJECT_STORE_BYTES = 128 << 20  # of a cluster of our own: answers are small, and /dev/shm belongs to the job's workers
+
+KNOCK_S = 10.0
+
+
+def connect(spec: JobSpec, run_dir: Path) -> None:
+    """Become a driver of the cluster that ``spec`` names.
+
+    Raises:
+        InputError: it is not there, does not let us in, or the job's directory cannot be shipped.
+    """
+    import ray
+
+    address = str(spec.executor.options["address"])
+    environment = runtime_environment(spec.workdir, run_dir) if spec.executor.options["workdir"] == "ship" else {}
+    _knock(address)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES} if address == "local" else {}
+    try:
+        ray.init(
+            address=address, runtime_env=environment or None, namespace="autotune", log_to_driver=False,
+            configure_logging=True, logging_level=logging.ERROR, **own,
+        )  # fmt: skip
+    except Exception as error:
+        ray.shutdown()
+        raise (too_large(error, spec.workdir) or _unreachable(address, error)) from error
+
+
+def _knock(address: str) -> None:
+    """Ray itself tries for minutes, and prints what it finds.
+
+    Raises:
+        InputError: nobody listens there.
+    """
+    host, sign, port = address.removeprefix("ray://").rpartition(":")
+    if not sign:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
+    except OSError as error:
+        raise _unreachable(address, error) from None
+
+
+def _unreachable(address: str, error: Exception) -> InputError:
+    said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if "ray[client]" in said:
+        return InputError(said, where="executor.ray.address", expected="Ray's client on this machine", remedy="pip install 'ray[client]'")
+    if "auth" in type(error).__name__.lower() or "token" in said.lower():
+        return InputError(
+            f"the cluster does not let us in: {said}", where="executor.ray.address", expected="this cluster's token",
+            remedy="set RAY_AUTH_TOKEN_PATH to a file that holds it (and RAY_AUTH_MODE=token)",
+        )  # fmt: skip
+    where_to_look = {
+        "auto": "start one with `ray start --head`, run this on one of its machines, or write its address",
+        "local": "see the message above; `executor: local` needs no Ray",
+    }
+    return InputError(
+        f"no Ray cluster answers at {address}: {said}", where="executor.ray.address", expected="a running cluster of the same version of Ray and Python",
+        remedy=where_to_look.get(address, "check the address; ray://HOST:10001 from outside the cluster, HOST:6379 from inside"),
+    )  # fmt: skip

@@ -1,0 +1,283 @@
+"""The executor ``ray``: the slots of a cluster, as many sessions at a time as there are.
+
+    look ──▶ places the nodes have ──▶ an actor for each ──▶ like the first ones? ──▶ a lane
+      └ again and again: nodes come and go                    └ no: left out, and said so
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune import __version__
+from autotune.errors import InputError
+from autotune.executors.base import Executor, FixedRun, LiveSession, SessionFailed
+from autotune.executors.cluster import slot as remote
+from autotune.executors.cluster.answers import SlotFacts
+from autotune.executors.cluster.connection import connect
+from autotune.executors.cluster.lane import Sessions, Slot
+from autotune.executors.cluster.likeness import largest_group, unlike
+from autotune.executors.cluster.places import Place, places
+from autotune.executors.cluster.workdir import digest_of, inside_shipped
+from autotune.job.spec import JobSpec
+from autotune_spaces.base import Config
+from autotune_spaces.facts import Machine
+from autotune_trials.protocol import Record
+
+LOOK_S = 2.0  # between two looks at the nodes
+GATHER_S = 10.0  # at the start: for nodes to come, and for others than the first, before it is settled which kind of machine is used
+PATIENCE_S = 300.0  # without any slot, before the run is given up
+MOST_STARTS = 3  # of a slot's process in a row that end without a finished session
+MOST_LOST = 3  # slots in a row that one fixed run loses
+
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Starting:
+    """A slot whose actor has been asked for."""
+
+    place: Place
+    actor: Any
+    facts: Any  # reference to its SlotFacts
+
+
+class RayExecutor(Executor):
+    """Sessions on the slots of a Ray cluster.
+
+    As an executor of its own it runs one session after the other on whichever slot is there: what several lanes cannot do side by side.
+
+    Args:
+        like: the machine an earlier process of this run measured on; None: the kind of which there are most.
+        say, warn: told what a person should know: slots that come; that are left out or lost.
+
+    Raises (besides what its methods say):
+        InputError: no cluster, no slot, or nothing there that can be compared.
+    """
+
+    fails_over = True
+
+    def __init__(self, spec: JobSpec, run_dir: Path, *, like: Machine | None = None, say: Tell = print, warn: Tell = print) -> None:
+        self.spec, self.like = spec, like
+        self._say, self._warn, self._options = say, warn, spec.executor.options
+        self._run_dir = Path(run_dir).absolute()
+        self._sessions = Sessions(self._run_dir)
+        self._inside = inside_shipped(spec.workdir) if self._options["workdir"] == "ship" else None
+        self._starting: dict[Place, Starting] = {}
+        self._waiting: list[tuple[Place, Any, SlotFacts]] = []  # started, while it is not settled which kind is used
+        self._slots: dict[Place, Slot] = {}
+        self._out: dict[Place, str] = {}  # place -> why it is not used
+        self._starts: Counter[Place] = Counter()
+        self._used: list[tuple[str, SlotFacts]] = []  # every process that ran sessions, by the name of its slot
+        self._turn = threading.RLock()
+        self._looked_s = self._seen_s = time.monotonic()
+        self._gathers_s: float | None = None  # since when
+        connect(spec, self._run_dir)
+        try:
+            self._look()
+            self._await_slot()
+        except BaseException:
+            self.close()
+            raise
+
+    # ------------------------------------------------------------------------------------------- as lanes
+
+    def lanes(self) -> Sequence[Executor]:
+        with self._turn:
+            if time.monotonic() - self._looked_s >= LOOK_S:
+                self._look()
+            here = self._here()
+            if here:
+                self._seen_s = time.monotonic()
+            elif time.monotonic() - self._seen_s > PATIENCE_S:
+                raise self._no_slot()
+            return here
+
+    def lane(self, node: str) -> Executor | None:
+        return next((slot for slot in self._here() if slot.node == node), None)
+
+    def about(self) -> Mapping[str, Any]:
+        slots: dict[str, dict[str, Any]] = {}
+        for name, facts in self._used:
+            slot = slots.setdefault(name, {"cores": facts.machine.cores, "device": facts.machine.device_name, "pids": []})
+            slot["pids"].append(facts.pid)
+        left_out = {place.name: why for place, why in self._out.items()}
+        return {"executor": {"kind": "ray", "address": self._options["address"], "slots": slots, "left_out": left_out}}
+
+    # ------------------------------------------------------------------------------------------- one after the other
+
+    def open_live(self, process_config: Config) -> LiveSession:
+        session: LiveSession = self._anywhere(lambda slot: slot.open_live(process_config))
+        return session
+
+    def run_fixed(self, request: FixedRun) -> Record:
+        record: Record = self._anywhere(lambda slot: slot.run_fixed(request))
+        return record
+
+    def survey(self) -> Mapping[str, Any]:
+        return dict(self._anywhere(lambda slot: slot.survey()))
+
+    def measure_peaks(self, threads: int, device: str) -> Mapping[str, float]:
+        return dict(self._anywhere(lambda slot: slot.measure_peaks(threads, device)))
+
+    def close(self) -> None:
+        import ray
+
+        with self._turn:
+            if ray.is_initialized():
+                Slot.farewell([*self._slots.values(), *(Slot(p, a, f, self._sessions, self) for p, a, f in self._waiting)])
+                for starting in self._starting.values():
+                    ray.kill(starting.actor)
+                ray.shutdown()
+            self._slots.clear()
+            self._starting.clear()
+            self._waiting.clear()
+
+    def _anywhere(self, do: Callable[[Slot], Any]) -> Any:
+        """On a slot; on another one where that is lost."""
+        for _ in range(MOST_LOST - 1):
+            try:
+                return do(self._await_slot())
+            except SessionFailed as failure:
+                if failure.kind != "lost":
+                    raise
+                self._warn(f"{failure.detail}: what was being measured there is measured again")
+        return do(self._await_slot())
+
+    def _await_slot(self) -> Slot:
+        """One that is there; waits for it.
+
+        Raises:
+            InputError: none comes.
+        """
+        while not (here := self.lanes()):
+            if not (self._used or self._starting or self._waiting) and (self._out or time.monotonic() - self._seen_s > GATHER_S):
+                raise self._no_slot()
+            time.sleep(0.2)
+            with self._turn:
+                self._collect()
+        assert isinstance(here[0], Slot)
+        return here[0]
+
+    # ------------------------------------------------------------------------------------------- slots come and go
+
+    def _here(self) -> list[Slot]:
+        with self._turn:
+            return [slot for slot in self._slots.values() if not slot.gone]
+
+    def _look(self) -> None:
+        """Ask for an actor on every place that has none, and see which have started."""
+        import ray
+
+        self._looked_s = time.monotonic()
+        there = list(places(ray.nodes(), self._options))
+        for place, slot in list(self._slots.items()):
+            if slot.gone or place not in there:
+                self._starts[place] = 0 if slot.finished else self._starts[place]
+                slot.gone = True
+                del self._slots[place]
+        wanted = self._options.get("slots")
+        most = wanted if isinstance(wanted, int) else len(there)
+        for place in there:
+            busy = len(self._slots) + len(self._starting) + len(self._waiting)
+            known = place in self._slots or place in self._starting or place in self._out or any(place == p for p, _, _ in self._waiting)
+            if not known and busy < most:
+                self._start(place)
+        self._collect()
+
+    def _start(self, place: Place) -> None:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self._starts[place] += 1
+        if self._starts[place] > MOST_STARTS:
+            self._leave_out(place, f"its process ended {MOST_STARTS} times")
+            return
+        actor = ray.remote(remote.Slot).options(
+            num_cpus=place.cpus, num_gpus=place.gpus, resources={place.resource: 1} if place.resource else None,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(place.node_id, soft=False), max_restarts=0, max_task_retries=0,
+        ).remote(self.spec, place, self._inside, self._run_dir)  # fmt: skip
+        self._starting[place] = Starting(place, actor, actor.describe.remote())
+
+    def _collect(self) -> None:
+        """Slots that have started, and starts that have failed."""
+        import ray
+        from ray.exceptions import ActorUnschedulableError, RayError
+
+        for place, starting in list(self._starting.items()):
+            ready, _ = ray.wait([starting.facts], timeout=0)
+            if not ready:
+                continue
+            del self._starting[place]
+            try:
+                self._waiting.append((place, starting.actor, ray.get(starting.facts)))
+            except ActorUnschedulableError:  # the node is gone again
+                continue
+            except RayError as error:
+                self._could_not_start(place, error)
+        self._admit()
+
+    def _could_not_start(self, place: Place, error: Exception) -> None:
+        """The node may be gone, or something is wrong there that will be wrong the next time as well."""
+        if self._starts[place] >= MOST_STARTS:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            self._leave_out(place, f"its process does not start: {lines[-1][:300] if lines else type(error).__name__}")
+
+    def _admit(self) -> None:
+        """Take in what has started, once it is settled which kind of machine is used."""
+        if not self._waiting:
+            return
+        if self.like is None:
+            self._gathers_s = self._gathers_s or time.monotonic()
+            if self._starting and time.monotonic() - self._gathers_s < GATHER_S:
+                return
+            self.like = largest_group([facts.machine for _, _, facts in self._waiting])
+        waiting, self._waiting = self._waiting, []
+        for place, actor, facts in waiting:
+            slot = Slot(place, actor, facts, self._sessions, self)
+            why = self._unfit(facts)
+            if why:
+                slot.close()
+                self._leave_out(place, why)
+            else:
+                self._slots[place] = slot
+                self._used.append((slot.node, facts))
+                self._say(f"slot {slot.node} is there: {facts.machine.cores} cores, {facts.machine.device_name}")
+
+    def _unfit(self, facts: SlotFacts) -> str:
+        assert self.like is not None
+        if facts.version != __version__:
+            return f"autotune {facts.version} there, {__version__} here"
+        if self._inside is None and facts.files != digest_of(self.spec.workdir):
+            return f"{self.spec.workdir} is not the same directory there as here"
+        return unlike(self.like, facts.machine)
+
+    def _leave_out(self, place: Place, why: str) -> None:
+        self._out[place] = why
+        self._warn(f"slot {place.name} is left out: {why}")
+
+    def _no_slot(self) -> InputError:
+        if self._out:
+            found = "; ".join(f"{place.name}: {why}" for place, why in self._out.items())
+            return InputError(f"no slot of the cluster can be used: {found}", where="executor.ray", expected="at least one")
+        if self._starting:
+            names = ", ".join(place.name for place in self._starting)
+            return InputError(
+                f"no slot of the cluster came free within {PATIENCE_S:.0f} s: {names}", where="executor.ray",
+                expected="a node that nothing else runs on: a slot is held for us alone", remedy="`ray status` says what holds them",
+            )  # fmt: skip
+        return InputError(
+            "the cluster has no node with a slot", where="executor.ray", expected=_wanted(self._options), remedy="`ray status` lists what the nodes have"
+        )
+
+
+def _wanted(options: Mapping[str, Any]) -> str:
+    words = [f"{options[key]} {what}" for key, what in (("gpus_per_slot", "GPUs"), ("cpus_per_slot", "cores")) if options.get(key)]
+    words += [f"the resource {options['resource']!r}"] if options.get("resource") else []
+    return "a node with " + (" and ".join(words) or "at least one core")

@@ -1,0 +1,106 @@
+"""Sees to it that nothing of a slot outlives its actor, whatever ended that.
+
+    actor ──▶ guard (its parent is init) ── waits for the actor's end ──▶ wardens end their trees │ sweep by mark │ put back │ remove files
+
+Each session has its warden, which ends the process tree and puts the files back as soon as the actor is gone. But Ray, when it ends a
+worker process, first kills its direct children: the wardens. So this process, which is nobody's child, looks after what is left.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from autotune_trials import warden
+from autotune_trials.put_back import leftovers, put_back
+from autotune_trials.surroundings import socket_folders
+
+PREFIX = "autotune-slot-"  # of a slot's own directory; the mark of its process follows
+PATIENCE_S = 20.0  # for wardens that end their trees by themselves: TERM, grace, KILL
+POLL_S = 0.05
+
+
+def new_scratch() -> Path:
+    """A directory for a slot's sessions and its copy of the job, found and removed by its mark should all else fail."""
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{warden.new_mark()}-"))
+
+
+def start(scratch: Path) -> None:
+    """Have this process watched; ``scratch`` is removed when it is gone."""
+    code = f"import sys; sys.path[:] = {sys.path!r}; from autotune.executors.cluster.guard import main; main()"
+    subprocess.run(
+        [sys.executable, "-I", "-c", code, str(os.getpid()), str(scratch)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, cwd="/", start_new_session=True, check=False,
+    )  # fmt: skip
+
+
+def main() -> None:
+    """In a process of its own: detach, wait, clean up."""
+    if os.fork():
+        os._exit(0)
+    _wait_for_end(int(sys.argv[1]))
+    clean_up(Path(sys.argv[2]))
+
+
+def clean_up(scratch: Path) -> None:
+    """End what is left of the slot that worked in ``scratch``, put back what that changed, remove its files. Its process is gone."""
+    _wait_until(lambda: not wardens_of(scratch), PATIENCE_S)
+    warden.sweep_stale()
+    for session in leftovers(str(scratch)):
+        put_back(session, late=True)
+    remove(scratch)
+    warden.sweep_stale(socket_folders())
+
+
+def remove(scratch: Path) -> None:
+    """Delete a slot's directory, unless originals of files lie in it that could not be put back: the next slot here tries again."""
+    if not leftovers(str(scratch)):
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def clean_up_after_others() -> None:
+    """What slots left behind on this machine whose guard was killed with them."""
+    folder = Path(tempfile.gettempdir())
+    for name in os.listdir(folder):
+        found = re.match(re.escape(PREFIX) + r"(\d+-\d+-\d+-[0-9a-f]+)-", name)
+        if found and warden.is_stale(found.group(1)):
+            clean_up(folder / name)
+
+
+def wardens_of(scratch: Path) -> set[int]:
+    """Wardens of sessions in ``scratch`` that are at work: their log lies there."""
+    found = set()
+    for pid in warden.all_pids():
+        try:
+            log = os.readlink(f"/proc/{pid}/fd/2")
+        except OSError:
+            continue
+        if log.startswith(str(scratch)) and os.path.basename(log).startswith("warden.log") and warden.alive(pid):
+            found.add(pid)
+    return found
+
+
+def _wait_until(condition: Callable[[], bool], patience_s: float) -> None:
+    deadline = time.monotonic() + patience_s
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+
+
+def _wait_for_end(pid: int) -> None:
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    except (OSError, AttributeError):  # an old kernel
+        while warden.alive(pid):
+            time.sleep(1.0)
+        return
+    select.select([process], [], [])

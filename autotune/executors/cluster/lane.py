@@ -1,0 +1,165 @@
+"""The tuner's end of one slot: an executor whose sessions run there."""
+
+from __future__ import annotations
+
+import re
+import tarfile
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autotune.executors.base import NODE, Executor, FixedRun, LiveSession, SessionFailed
+from autotune.executors.cluster.answers import SlotFacts
+from autotune.executors.cluster.places import Place
+from autotune.executors.cluster.slot import CHUNK_BYTES
+from autotune_spaces.base import Config
+from autotune_trials.protocol import Block, BlockReport, Hello, Record
+
+GOODBYE_S = 20.0  # for a slot to end by itself, before it is killed
+
+
+class Sessions:
+    """``<run>/sessions``, filled from all slots: one numbering for all."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._folder = run_dir / "sessions"
+        self._turn = threading.Lock()
+
+    def new(self, label: str, node: str) -> Path:
+        """``<number>-<label>@<node>``: made, and empty until the session is brought home."""
+        with self._turn:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            taken = [int(found[1]) for entry in self._folder.iterdir() if (found := re.match(r"(\d+)-", entry.name))]
+            word = re.sub(r"[^A-Za-z0-9_.-]+", "-", label)[:60]
+            root = self._folder / f"{max(taken, default=0) + 1:04d}-{word}@{re.sub(r'[^A-Za-z0-9_.-]+', '-', node)}"
+            root.mkdir()
+            return root
+
+
+class Slot(Executor):
+    """Sessions on one slot. Whatever is asked of it may raise :class:`SessionFailed` ``lost``: its machine or its process is gone.
+
+    Args:
+        actor: the handle of its :class:`autotune.executors.cluster.slot.Slot`.
+        owner: whose ``loader_key`` is the sessions' too.
+    """
+
+    def __init__(self, place: Place, actor: Any, facts: SlotFacts, sessions: Sessions, owner: Executor) -> None:
+        self.place, self.facts, self.node = place, facts, place.name
+        self.gone = self._busy = False
+        self.finished = 0  # sessions
+        self._actor, self._sessions, self._owner = actor, sessions, owner
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Have the slot do something, and wait.
+
+        Raises:
+            SessionFailed, InputError
+        """
+        import ray
+        from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+
+        if self.gone:
+            raise self._lost("it was lost before")
+        self._busy = True
+        try:
+            answer = ray.get(getattr(self._actor, method).remote(*arguments))
+        except (RayTaskError, GetTimeoutError):  # our own defect there
+            raise
+        except RayError as error:
+            self.gone = True
+            ray.kill(self._actor)  # should it only be out of reach, it must not hold its node for ever
+            raise self._lost(_first_line(error)) from error
+        finally:
+            self._busy = False
+        return answer.get() if hasattr(answer, "wrong") else answer
+
+    def open_live(self, process_config: Config) -> LiveSession:
+        home = self._sessions.new("live", self.node)
+        try:
+            hello: Hello = self.ask("open_live", dict(process_config), self._owner.loader_key, str(home))
+        except SessionFailed:
+            self.bring("pack", home)
+            raise
+        self.last_hello = self._owner.last_hello = hello
+        return SlotLiveSession(self, hello, dict(process_config), home)
+
+    def run_fixed(self, request: FixedRun) -> Record:
+        home = self._sessions.new(request.label or "fixed", self.node)
+        try:
+            record, hello = self.ask("run_fixed", request, self._owner.loader_key, str(home))
+        except SessionFailed:
+            self.bring("pack", home)
+            raise
+        self.last_hello = self._owner.last_hello = hello
+        self.bring("pack", home)
+        return replace(record, notes={**record.notes, NODE: self.node})
+
+    def survey(self) -> Mapping[str, Any]:
+        return dict(self.ask("survey"))
+
+    def measure_peaks(self, threads: int, device: str) -> Mapping[str, float]:
+        return dict(self.ask("measure_peaks", threads, device))
+
+    def bring(self, method: str, home: Path) -> None:
+        """Have the session's directory packed (by ``method``, which may end the session first), and unpack it at ``home``.
+
+        A slot that is gone has taken it with it: the directory stays empty.
+        """
+        try:
+            size = self.ask(method)
+            self.finished += 1
+            with tempfile.TemporaryFile(dir=home.parent) as file:
+                for offset in range(0, size, CHUNK_BYTES):
+                    file.write(self.ask("chunk", offset))
+                file.seek(0)
+                if size:
+                    with tarfile.open(fileobj=file, mode="r:gz") as archive:
+                        archive.extractall(home, filter="data")
+        except SessionFailed as failure:
+            if failure.kind != "lost":
+                raise
+
+    def close(self) -> None:
+        """End the slot's sessions and its process. Idempotent; from any thread, also while it works."""
+        self.farewell([self])
+
+    @staticmethod
+    def farewell(slots: Sequence[Slot]) -> None:
+        """End several at once."""
+        import ray
+
+        here = [slot for slot in slots if not slot.gone]
+        asked = [slot._actor.close.remote() for slot in here if not slot._busy]
+        if asked:
+            ray.wait(asked, num_returns=len(asked), timeout=GOODBYE_S)
+        for slot in here:
+            slot.gone = True
+            ray.kill(slot._actor)
+
+    def _lost(self, why: str) -> SessionFailed:
+        return SessionFailed("lost", f"slot {self.node} is lost ({why})")
+
+
+class SlotLiveSession(LiveSession):
+    """A running job on a slot."""
+
+    def __init__(self, slot: Slot, hello: Hello, process_config: Config, home: Path) -> None:
+        self._slot, self.hello, self.process_config, self.directory = slot, hello, process_config, home
+        self._closed = False
+
+    def measure(self, blocks: Sequence[Block]) -> list[BlockReport]:
+        return list(self._slot.ask("measure", list(blocks)))
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._slot.bring("close_live", self.directory)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:200] if lines else type(error).__name__

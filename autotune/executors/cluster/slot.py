@@ -1,0 +1,199 @@
+"""One slot, in a process on its node: a local executor that is asked from elsewhere. The class of the Ray actor.
+
+    <tmp>/autotune-slot-<mark>-…/
+      work/       the slot's own copy of the job's directory (workdir: ship)
+      sessions/   until they are brought home
+      outbox/     a session's directory, packed
+
+Nothing of Ray is imported here. Answers are :class:`~autotune.executors.cluster.answers.Answer`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autotune import __version__
+from autotune.executors.base import FixedRun, LiveSession
+from autotune.executors.cluster import guard
+from autotune.executors.cluster.answers import Answer, SlotFacts, answered, relocated
+from autotune.executors.cluster.places import Place
+from autotune.executors.cluster.workdir import digest_of
+from autotune.executors.local import LocalExecutor
+from autotune.executors.side_effects import NOTICED, own_places
+from autotune.export.fingerprint import here
+from autotune.job.spec import JobSpec
+from autotune_spaces.base import Config
+from autotune_trials.protocol import Block, BlockReport, Hello, Record
+from autotune_trials.put_back import OUTCOME
+
+CHUNK_BYTES = 8 << 20
+
+
+class Slot:
+    """Sessions on this node, one at a time.
+
+    Args:
+        spec: the job; its ``workdir`` is where the tuner runs.
+        place: what of the node is ours.
+        inside: where the job's directory lies in the directory that Ray has shipped; None: it is on a shared file system.
+        run_dir: where the tuner writes, which may be on that file system too.
+    """
+
+    def __init__(self, spec: JobSpec, place: Place, inside: str | None, run_dir: Path) -> None:
+        drop_rays_own()
+        guard.clean_up_after_others()
+        self._scratch = guard.new_scratch()
+        guard.start(self._scratch)
+        if place.of > 1 and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, place.cores(sorted(os.sched_getaffinity(0))))
+        self._home = spec.workdir
+        work = spec.workdir if inside is None else self._copy(inside)
+        self._spec = replace(spec, workdir=work)
+        self._local = LocalExecutor(self._spec, self._scratch, own=own_places(run_dir, spec.tracking.uri))
+        self._live: LiveSession | None = None
+        self._shown: dict[str, str] = {}
+
+    def describe(self) -> SlotFacts:
+        cores = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+        environment = {**os.environ, **self._spec.env}
+        machine = here(self._spec.command, environment, self._spec.workdir)
+        files = digest_of(self._spec.workdir) if self._spec.workdir == self._home else ""
+        return SlotFacts(os.getpid(), machine, __version__, files, cores)
+
+    def open_live(self, process_config: Config, loader_key: str, home: str) -> Answer:
+        """A session is started; ``home``: what its directory will be called where the tuner runs."""
+        def do() -> Hello:
+            self._local.loader_key = loader_key
+            self._live = self._local.open_live(process_config)
+            return self._live.hello
+
+        return self._told(do, home)
+
+    def measure(self, blocks: Sequence[Block]) -> Answer:
+        def do() -> list[BlockReport]:
+            assert self._live is not None
+            return self._live.measure(blocks)
+
+        return self._told(do, "")
+
+    def close_live(self) -> Answer:
+        """The session ends; the answer is how many bytes its packed directory has."""
+        def do() -> int:
+            if self._live is not None:
+                self._live.close()
+                self._live = None
+            return self._packed()
+
+        return answered(do)
+
+    def run_fixed(self, request: FixedRun, loader_key: str, home: str) -> Answer:
+        """(record, hello)"""
+        def do() -> tuple[Record, Hello]:
+            self._local.loader_key = loader_key
+            record = self._local.run_fixed(request)
+            assert self._local.last_hello is not None
+            return record, self._local.last_hello
+
+        return self._told(do, home)
+
+    def pack(self) -> Answer:
+        """The latest session's directory is packed; the answer is how many bytes it has."""
+        return answered(self._packed)
+
+    def chunk(self, offset: int) -> bytes:
+        """A part of what was packed last."""
+        with open(self._outbox, "rb") as file:
+            file.seek(offset)
+            return file.read(CHUNK_BYTES)
+
+    def survey(self) -> Answer:
+        return answered(lambda: dict(self._local.survey()))
+
+    def measure_peaks(self, threads: int, device: str) -> Answer:
+        return answered(lambda: dict(self._local.measure_peaks(threads, device)))
+
+    def close(self) -> None:
+        """End everything and remove all files; the guard has nothing left to do."""
+        self._local.close()
+        guard.remove(self._scratch)
+
+    # ------------------------------------------------------------------------------------------- directories
+
+    def _copy(self, inside: str) -> Path:
+        """The job's directory as it was shipped. A copy for this slot alone: Ray's is shared by all on the node, and by those who come later."""
+        work = self._scratch / "work"
+        shutil.copytree(Path.cwd() / inside, work, symlinks=True)
+        return work
+
+    @property
+    def _outbox(self) -> Path:
+        return self._scratch / "outbox.tar.gz"
+
+    def _latest(self) -> Path | None:
+        folder = self._scratch / "sessions"
+        return max(folder.iterdir(), default=None) if folder.is_dir() else None
+
+    def _told(self, do: Any, home: str) -> Answer:
+        """The answer of ``do``, with the names that directories have where the tuner runs."""
+        answer = answered(do)
+        session = self._latest()
+        if home and session is not None:
+            self._shown = {str(session): home}
+        names = {**self._shown, str(self._spec.workdir): str(self._home)}
+        if answer.failure is not None:
+            return replace(answer, failure=relocated(answer.failure, names))
+        if isinstance(answer.value, tuple):
+            return replace(answer, value=tuple(relocated(part, names) for part in answer.value))
+        return replace(answer, value=relocated(answer.value, names)) if isinstance(answer.value, Hello) else answer
+
+    def _packed(self) -> int:
+        session = self._latest()
+        if session is None:
+            return 0
+        self._forget_own_copy(session)
+        with tarfile.open(self._outbox, "w:gz", compresslevel=1) as archive:
+            for path in sorted(session.iterdir()):
+                if path.name not in ("out", "written"):
+                    archive.add(path, arcname=path.name)
+        if not (session / "written").exists():  # else something could not be put back, and its original lies there
+            shutil.rmtree(session, ignore_errors=True)
+            session.mkdir()  # its number is taken
+        return self._outbox.stat().st_size
+
+    def _forget_own_copy(self, session: Path) -> None:
+        """What the job wrote to the slot's own copy of its directory concerns nobody."""
+        if self._spec.workdir == self._home:
+            return
+        for name in (OUTCOME, NOTICED):
+            try:
+                told = json.loads((session / name).read_text("utf-8"))
+            except (OSError, ValueError):
+                continue
+            kept = {kind: self._outside(entries) for kind, entries in told.items()} if isinstance(told, Mapping) else self._outside(told)
+            (session / name).write_text(json.dumps(kept), encoding="utf-8")
+
+    def _outside(self, entries: Sequence[Any]) -> list[Any]:
+        own = str(self._scratch.resolve()) + os.sep
+        return [entry for entry in entries if not str(entry if isinstance(entry, str) else entry[0]).startswith(own)]
+
+
+def drop_rays_own() -> None:
+    """Take out of this process's environment what Ray put there for its own tasks and the job would inherit: a number of threads
+    it did not ask for, and the shipped directory as a place for imports."""
+    try:
+        given = Path("/proc/self/environ").read_bytes().split(b"\0")
+    except OSError:
+        given = []
+    if not any(entry.startswith(b"OMP_NUM_THREADS=") for entry in given):
+        os.environ.pop("OMP_NUM_THREADS", None)
+    shipped = os.path.realpath(os.getcwd())
+    if "PYTHONPATH" in os.environ and "working_dir_files" in shipped:
+        paths = [p for p in os.environ["PYTHONPATH"].split(os.pathsep) if p and os.path.realpath(p) != shipped]
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)

@@ -1,0 +1,108 @@
+"""The job's directory on the nodes: shipped by Ray's runtime environment, or found on a shared file system."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import InputError
+
+# Ours, or of no use to the job, and never the same twice.
+NOT_SHIPPED = ("/.git/", "/autotune-runs/", "/mlruns/", "/mlartifacts/", "/mlflow.db*", "__pycache__/")
+HOPELESS_BYTES = 4 << 30  # Ray takes 500 MiB, compressed
+JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set where this process is itself the entry point of a submitted job
+
+
+def runtime_environment(workdir: Path, run_dir: Path) -> dict[str, Any]:
+    """What :func:`ray.init` is given so that ``workdir`` gets to every node. {}: it is there already, shipped with a submitted job.
+
+    Raises:
+        InputError: it is far too large.
+    """
+    if shipped_with_job():
+        return {}
+    check_size(workdir)
+    excludes = list(NOT_SHIPPED)
+    if run_dir.is_relative_to(workdir) and run_dir != workdir:
+        excludes.append(f"/{run_dir.relative_to(workdir)}/")
+    return {"working_dir": str(workdir), "excludes": excludes}
+
+
+def inside_shipped(workdir: Path) -> str:
+    """Where the job's directory lies in what is shipped.
+
+    Raises:
+        InputError: it is not part of it.
+    """
+    if not shipped_with_job():
+        return "."
+    try:
+        return str(workdir.resolve().relative_to(Path.cwd().resolve()))
+    except ValueError:
+        raise InputError(
+            "the job's directory is not part of what was submitted, so the nodes do not have it", where=str(workdir),
+            expected=f"a directory below {Path.cwd()}", remedy="submit from a directory that holds it, or set workdir: shared",
+        ) from None  # fmt: skip
+
+
+def shipped_with_job() -> bool:
+    try:
+        config = json.loads(os.environ.get(JOB_CONFIG) or "{}")
+    except ValueError:
+        return False
+    environment = config.get("runtime_env") if isinstance(config, Mapping) else None
+    return bool(isinstance(environment, Mapping) and environment.get("working_dir"))
+
+
+def digest_of(workdir: Path) -> str:
+    """What tells one directory from another of the same name: names, sizes and times of the files directly in it.
+
+    Hidden files and our own output change while we look, and do not count. "": it cannot be read.
+    """
+    try:
+        entries = sorted(
+            (entry.name, entry.stat().st_size, int(entry.stat().st_mtime)) for entry in os.scandir(workdir)
+            if entry.is_file() and not entry.name.startswith((".", "mlflow"))
+        )  # fmt: skip
+    except OSError:
+        return ""
+    return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
+
+
+def too_large(error: Exception, workdir: Path) -> InputError | None:
+    """Ray's refusal to ship a directory, as it is told to the user; None if ``error`` is another one."""
+    found = re.search(r"Package size \([^)]*\) exceeds the maximum size of [\d.]+\s?\w+", str(error))
+    return _cannot_be_shipped(found[0], workdir) if found else None
+
+
+def check_size(workdir: Path, most_bytes: int = HOPELESS_BYTES) -> None:
+    """Ray packs a directory before it looks at the size. Where nothing is left out by name, it need not try with what is far too large.
+
+    Raises:
+        InputError
+    """
+    if any((workdir / name).exists() for name in (".gitignore", ".rayignore")):
+        return
+    total, hidden = 0, {pattern.strip("/") for pattern in NOT_SHIPPED}
+    for folder, folders, names in os.walk(workdir):
+        folders[:] = [name for name in folders if name not in hidden]
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(folder, name)).st_size
+        if total > most_bytes:
+            raise _cannot_be_shipped(f"it holds more than {most_bytes / 2**30:.0f} GiB", workdir)
+
+
+def _cannot_be_shipped(why: str, workdir: Path) -> InputError:
+    return InputError(
+        f"the job's directory cannot be shipped to the nodes: {why}", where=str(workdir),
+        expected="a directory of at most 500 MiB: the program and its settings; data belong to a place that the nodes have",
+        remedy="name what need not be shipped in .gitignore or .rayignore, or put the directory on a shared file system and set "
+        "executor: {ray: {workdir: shared}}",
+    )  # fmt: skip

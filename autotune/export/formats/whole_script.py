@@ -1,0 +1,46 @@
+"""What shell and sbatch have in common: a script that needs no other file.
+
+    every knob is a variable or a word     set-up, exports, the command
+    else                                   tuned.yaml as a here-document, handed to ``autotune launch``
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+
+from autotune.export.launching import knobs_of, needs_launch
+from autotune.export.shell_words import ask_for_secrets, exports, line, set_up, words_of
+from autotune.export.tuned import TunedConfig, to_yaml
+
+Launching = Callable[[str, str], Sequence[str]]
+
+
+def whole_script(tuned: TunedConfig, head: Sequence[str], start: str, launching: Launching) -> str:
+    """The script's text.
+
+    Args:
+        head: its first lines, up to where the job is set up.
+        start: the word before the job's command, where that can be run as it is.
+        launching: (here-document's text, the word that ends it) -> the lines that hand it to ``autotune launch``.
+    """
+    knobs = knobs_of(tuned)
+    if any(needs_launch(knob) for knob in knobs.values()):
+        body = [*ask_for_secrets(tuned), *launching(*_here_document(tuned))]
+    else:
+        settings = [text for name, knob in knobs.items() for text in exports(knob, tuned.knobs[name].value, tuned)]
+        body = [*set_up(tuned), *settings, f'{start} {line(words_of(tuned), tuned)} "$@"']
+    return "\n".join([*head, *body]) + "\n"
+
+
+def a_python(where: str = "") -> str:
+    """The assignment that says which Python runs ``autotune launch``; the caller's own choice comes first."""
+    return f"AUTOTUNE_PYTHON=${{AUTOTUNE_PYTHON:-{shlex.quote(sys.executable)}}}  # a Python that has autotune-torch{where}"
+
+
+def _here_document(tuned: TunedConfig) -> tuple[str, str]:
+    text, end = to_yaml(tuned), "TUNED_YAML"
+    while end in text:
+        end += "_"
+    return text.rstrip("\n"), end

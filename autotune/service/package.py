@@ -1,0 +1,154 @@
+"""What a job needs of this machine, as one archive: the folder of its job.yaml, less what need not travel.
+
+Not sent: version control, environments, caches and results of earlier runs (:data:`NEVER`), what ``.gitignore`` and ``.rayignore``
+files name, and what ``--exclude`` names, all in .gitignore's language. The archive is the same for the same content, so that the
+cluster, which names it by its hash, gets it once and unpacks it to one place.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import InputError
+
+LIMIT_MIB = 500  # Ray keeps packages in the head's memory and takes none of 512 MiB
+NEVER = (
+    ".git/", ".hg/", ".svn/", "__pycache__/", "*.py[cod]", ".venv/", "venv/", ".tox/", "node_modules/", ".ipynb_checkpoints/",
+    ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", "autotune-runs/", "mlruns/", "mlartifacts/", "mlflow.db", "wandb/",
+    ".env", ".netrc", ".ssh/", ".aws/", ".kaggle/", "id_rsa", "id_ed25519", "*.pem",
+)  # fmt: skip
+IGNORE_FILES = (".gitignore", ".rayignore")
+SAME_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest a zip file can say
+
+
+@dataclass(frozen=True)
+class Package:
+    root: Path
+    files: tuple[str, ...]  # relative to root, sorted
+    size_bytes: int
+    linked_folders: tuple[str, ...] = ()  # not followed, so not in it
+
+    @property
+    def size_mib(self) -> float:
+        return self.size_bytes / 2**20
+
+    def write(self, archive: Path) -> None:
+        """Make the archive.
+
+        Raises:
+            InputError: a file cannot be read, or has gone meanwhile.
+        """
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as out:
+            for name in self.files:
+                path = self.root / name
+                try:
+                    entry = zipfile.ZipInfo(name, SAME_DATE)
+                    entry.compress_type = zipfile.ZIP_DEFLATED
+                    entry.external_attr = stat.S_IMODE(path.stat().st_mode) << 16
+                    out.writestr(entry, path.read_bytes())
+                except OSError as error:
+                    raise _unreadable(path, error) from None
+
+
+def survey(root: Path, exclude: Sequence[str] = (), *, gitignore: bool = True) -> Package:
+    """What of ``root`` would be sent.
+
+    Args:
+        exclude: more patterns, relative to ``root``.
+        gitignore: whether what .gitignore files name stays here. (.rayignore files always count.)
+
+    Raises:
+        InputError: more than :data:`LIMIT_MIB`, a file that cannot be read, a name that no archive takes, a pattern that is none.
+    """
+    walk = _Walk(root, IGNORE_FILES if gitignore else IGNORE_FILES[1:])
+    files: dict[str, int] = {}
+    size = 0
+    for name, bytes_ in walk.files(root, [("", _spec([*NEVER, *exclude], "--exclude"))]):
+        files[name] = bytes_
+        size += bytes_
+        if size > 10 * LIMIT_MIB * 2**20:
+            break  # a whole data set: what was seen is enough to say where it lies
+    if size > LIMIT_MIB * 2**20:
+        raise _too_big(root, files, size)
+    return Package(root, tuple(sorted(files)), size, tuple(sorted(walk.linked_folders)))
+
+
+class _Walk:
+    """The files below a folder that no pattern names."""
+
+    def __init__(self, root: Path, ignore_files: Sequence[str]) -> None:
+        self.root, self.ignore_files = root, ignore_files
+        self.linked_folders: list[str] = []
+
+    def files(self, folder: Path, specs: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, int]]:
+        """(name relative to the root, bytes). ``specs``: patterns, each with the folder it counts from."""
+        specs = [*specs, *self._own_specs(folder)]
+        try:
+            entries = sorted(os.scandir(folder), key=lambda e: e.name)
+        except OSError as error:
+            raise _unreadable(folder, error) from None
+        for entry in entries:
+            name = Path(entry.path).relative_to(self.root).as_posix()
+            is_folder = entry.is_dir()
+            if any(spec.match_file(_below(name, base) + "/" * is_folder) for base, spec in specs):
+                continue
+            _check_name(name, self.root)
+            if is_folder and entry.is_symlink():
+                self.linked_folders.append(name)
+            elif is_folder:
+                yield from self.files(Path(entry.path), specs)
+            elif entry.is_file():  # not sockets, pipes, links to nowhere
+                yield name, entry.stat().st_size
+
+    def _own_specs(self, folder: Path) -> Iterator[tuple[str, Any]]:
+        for name in self.ignore_files:
+            file = folder / name
+            if file.is_file():
+                lines = file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+                base = folder.relative_to(self.root).as_posix()
+                yield base if base != "." else "", _spec(lines, str(file))
+
+
+def _spec(patterns: Sequence[str], where: str) -> Any:
+    import pathspec
+
+    try:
+        return pathspec.GitIgnoreSpec.from_lines(patterns)
+    except ValueError as error:
+        raise InputError(f"not a pattern: {error}", where=where, expected="patterns as in .gitignore") from None
+
+
+def _below(name: str, base: str) -> str:
+    return name[len(base) + 1 :] if base else name
+
+
+def _check_name(name: str, root: Path) -> None:
+    if "\\" in name or not name.isprintable():
+        found = "a name that does not survive the way: Ray leaves out names with a backslash, and archives hold text"
+        raise InputError(found, where=repr(str(root / name)), expected="printable names without \\", remedy="rename it, or --exclude it")
+
+
+def _unreadable(path: Path, error: OSError) -> InputError:
+    found = f"cannot be read: {error.strerror or error}"
+    return InputError(found, where=str(path), expected="files that can be sent", remedy="--exclude what the job does not need")
+
+
+def _too_big(root: Path, files: dict[str, int], size: int) -> InputError:
+    fill: Counter[str] = Counter()
+    for name, bytes_ in files.items():
+        fill[name.partition("/")[0] + "/" * ("/" in name)] += bytes_
+    most = ", ".join(f"{name} {bytes_ / 2**20:,.0f} MiB" for name, bytes_ in fill.most_common(3))
+    more = "more than " if size > 10 * LIMIT_MIB * 2**20 else ""
+    return InputError(
+        f"the folder holds {more}{size / 2**20:,.0f} MiB to send (most of it: {most})", where=str(root),
+        expected=f"at most {LIMIT_MIB} MiB, which is what Ray keeps of a job",
+        remedy="--exclude PATTERN what the job does not need there, or name it in .rayignore; "
+        "data belongs on storage the cluster can read, and with --no-ship nothing is sent at all",
+    )  # fmt: skip

@@ -1,0 +1,123 @@
+"""The runs on a cluster: listed, followed, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.errors import InputError
+from autotune.job.mistakes import nearest
+from autotune.service.cluster import Cluster
+from autotune.service.submission import NAME_KEY, STOP_WAIT_S, last_line
+
+ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
+POLL_S = 1.0
+
+
+@dataclass(frozen=True)
+class Run:
+    id: str
+    name: str  # of the job; "" if it is not one of autotune's
+    user: str
+    status: str  # Ray's words: PENDING, RUNNING, SUCCEEDED, FAILED, STOPPED
+    start_s: float | None  # since the epoch; when it was submitted
+    end_s: float | None
+    exit_code: int | None
+    message: str  # Ray's, on how it went
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED
+
+
+class Runs:
+    """What can be asked of a cluster about its runs.
+
+    Raises:
+        InputError: by every method, if the cluster does not answer or does not take the token.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self._client = cluster, cluster.client()
+        logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.ERROR)  # says when a log ends
+
+    def known(self, *, others: bool = False) -> list[Run]:
+        """Newest first.
+
+        Args:
+            others: also jobs that autotune did not submit.
+        """
+        with self.cluster.answering():
+            found = [_run(job) for job in self._client.list_jobs() if job.submission_id]
+        return sorted((r for r in found if others or r.name), key=lambda r: r.start_s or 0.0, reverse=True)
+
+    def find(self, id: str) -> Run:
+        """Raises:
+        InputError: the cluster knows no such run.
+        """
+        known = self.known(others=True)
+        for run in known:
+            if run.id == id:
+                return run
+        close = nearest(id, [run.id for run in known])
+        raise InputError(
+            f"the cluster at {self.cluster.address} knows no run '{id}'", where="ID", expected="an ID that `autotune submit` printed",
+            remedy=f"did you mean '{close}'?" if close else "`autotune jobs` lists them",
+        )  # fmt: skip
+
+    def log(self, id: str) -> str:
+        """All that the run has printed so far. Of one that waits for its place, what Ray says of that."""
+        return str(self._asked(id, lambda: self._client.get_job_logs(id)))
+
+    def follow(self, id: str, show: Callable[[str], None]) -> Run:
+        """Hand what it prints to ``show`` until it ends; returns how it ended."""
+
+        async def tail() -> None:
+            async for text in self._client.tail_job_logs(id):
+                show(text)
+
+        self._asked(id, lambda: asyncio.run(tail()))
+        return self.wait(id, timeout_s=STOP_WAIT_S)  # Ray ends the log a moment before it says how the run went
+
+    def stop(self, id: str) -> Run:
+        """Ask it to end, and wait until it has: it ends its trial and puts back what that changed.
+
+        Ray cannot take a waiting run out of the line: that one is still pending when this returns, and ends when its turn comes.
+        """
+        run = self.find(id)
+        if run.ended:
+            return run
+        self._asked(id, lambda: self._client.stop_job(id))
+        return self.find(id) if run.status == "PENDING" else self.wait(id, timeout_s=2 * STOP_WAIT_S)
+
+    def wait(self, id: str, timeout_s: float) -> Run:
+        """Raises:
+        InputError: it has not ended by then.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not (run := self.find(id)).ended:
+            if time.monotonic() > deadline:
+                raise InputError(f"run '{id}' has not ended in {timeout_s:.0f} s", where=self.cluster.address, remedy="`autotune jobs` shows its state")
+            time.sleep(POLL_S)
+        return run
+
+    def _asked(self, id: str, question: Callable[[], Any]) -> Any:
+        self.find(id)
+        try:
+            with self.cluster.answering():
+                return question()
+        except RuntimeError as error:
+            raise InputError(f"the cluster cannot say of run '{id}': {last_line(error)}", where=self.cluster.address) from error
+
+
+def _run(job: Any) -> Run:
+    metadata = job.metadata or {}
+    seconds = [None if ms is None or ms <= 0 else ms / 1000 for ms in (job.start_time, job.end_time)]
+    return Run(
+        id=job.submission_id, name=metadata.get(NAME_KEY, ""), user=metadata.get("autotune.user", ""), status=str(job.status.value),
+        start_s=seconds[0], end_s=seconds[1], exit_code=job.driver_exit_code, message=" ".join((job.message or "").split()),
+    )  # fmt: skip

@@ -1,0 +1,152 @@
+"""Work spread over the places where sessions may run at the same time: one thread of the tuner for each.
+
+    lane 1 │ piece ▒▒▒█ │ piece ▒▒▒█ │ piece …
+    lane 2 │ piece ▒▒▒█ │ piece ▒▒✗                  its machine is lost: the piece goes back, and another lane takes it
+    lane 3              │ piece ▒▒▒█ │ the lost one  a machine that came later
+
+Whatever is compared is one piece, so that no comparison ever crosses machines. An executor without lanes (the local one) gets all
+pieces in order, in the caller's thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from autotune.executors.base import Executor, SessionFailed
+from autotune.stages.bench import Bench
+
+T = TypeVar("T")
+MOST_LOST = 3  # times a piece is begun whose machine is lost; after that the piece is to blame
+LOOK_S = 0.5  # between two looks for new lanes
+
+Serve = Callable[[Bench, Iterator[T]], None]
+
+
+def spread(bench: Bench, take: Callable[[], T | None], serve: Serve[T], give_up: Callable[[T, SessionFailed], None]) -> None:
+    """Do all pieces.
+
+    Args:
+        take: the next piece; None if there is none now. It is asked again when a piece is done, as that may bring more.
+        serve: called once a lane, with a bench whose executor is that lane, and its pieces. May run in several threads at once.
+        give_up: what becomes of a piece whose machine was lost :data:`MOST_LOST` times.
+
+    Raises:
+        what any of them raises, once no lane works any more.
+    """
+    lanes = bench.executor.lanes()
+    if lanes is None:
+        serve(bench, iter(take, None))
+    else:
+        _Spread(bench, take, serve, give_up).run()
+
+
+class _Spread(Generic[T]):
+    def __init__(self, bench: Bench, take: Callable[[], T | None], serve: Serve[T], give_up: Callable[[T, SessionFailed], None]) -> None:
+        self._bench, self._take, self._serve, self._give_up = bench, take, serve, give_up
+        self._changed = threading.Condition()
+        self._lanes: dict[Executor, threading.Thread] = {}
+        self._busy = 0  # pieces that are being done
+        self._back: list[T] = []  # those whose machine was lost
+        self._lost: Counter[int] = Counter()  # id of a piece -> how often
+        self._done = False
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Start a thread for every lane there is and every one that comes, until all is done."""
+        try:
+            self._open_lanes()
+        except BaseException as error:  # Ctrl-C pressed twice, or no machine is left
+            self._fail(error)
+            raise
+        for thread in list(self._lanes.values()):
+            while thread.is_alive():
+                thread.join(LOOK_S)
+        if self._error is not None:
+            raise self._error
+
+    def _open_lanes(self) -> None:
+        while not (self._done or self._error):
+            for lane in self._bench.executor.lanes() or ():
+                if lane not in self._lanes:
+                    # A daemon: whoever presses Ctrl-C twice does not wait for a measurement on another machine.
+                    thread = self._lanes[lane] = threading.Thread(target=self._in_lane, args=(lane,), name=f"lane {lane.node}", daemon=True)
+                    thread.start()
+            with self._changed:
+                if not (self._done or self._error):
+                    self._changed.wait(LOOK_S)
+
+    def next(self) -> T | None:
+        """A piece for a lane that has nothing to do; None: it may go home."""
+        with self._changed:
+            while not (self._done or self._error):
+                piece = self._back.pop(0) if self._back else self._take()
+                if piece is not None:
+                    self._busy += 1
+                    return piece
+                self._done = not self._busy
+                if not self._done:
+                    self._changed.wait(LOOK_S)
+            self._changed.notify_all()
+            return None
+
+    def finished(self) -> None:
+        with self._changed:
+            self._busy -= 1
+            self._changed.notify_all()
+
+    def _in_lane(self, lane: Executor) -> None:
+        pieces: _Pieces[T] = _Pieces(self)
+        try:
+            self._serve(replace(self._bench, executor=lane), pieces)
+        except SessionFailed as failure:
+            self._on_failure(lane, pieces.held, failure)
+        except BaseException as error:
+            self._fail(error)
+
+    def _on_failure(self, lane: Executor, piece: T | None, failure: SessionFailed) -> None:
+        if failure.kind != "lost":
+            self._fail(failure)
+            return
+        try:
+            with self._changed:
+                self._lanes.pop(lane, None)
+                if piece is not None and self._error is None:
+                    self._give_back(piece, failure)
+                    self._busy -= 1
+                self._changed.notify_all()
+        except BaseException as error:
+            self._fail(error)
+
+    def _give_back(self, piece: T, failure: SessionFailed) -> None:
+        self._lost[id(piece)] += 1
+        if self._lost[id(piece)] < MOST_LOST:
+            self._bench.progress.warning(f"{failure.detail}: what was being measured there is measured again")
+            self._back.append(piece)
+        else:
+            self._give_up(piece, failure)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+
+class _Pieces(Iterator[T]):
+    """The pieces of one lane; asking for the next says that the last one is done."""
+
+    def __init__(self, work: _Spread[T]) -> None:
+        self._work = work
+        self.held: T | None = None
+
+    def __next__(self) -> T:
+        if self.held is not None:
+            self.held = None
+            self._work.finished()
+        self.held = self._work.next()
+        if self.held is None:
+            raise StopIteration
+        return self.held

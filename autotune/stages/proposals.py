@@ -1,0 +1,125 @@
+"""What the live search tries next: asked by every lane that is free, told by every lane that has measured.
+
+    seeds │ the winners among them together │ sampler, sampler, sampler … until plateau, budget or an exhausted space
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotune.job.configs import key_of
+from autotune.results import Observation, Trial
+from autotune.search.proposer import Proposer
+from autotune.search.stopping import best_of, plateau
+from autotune.stages.bench import Bench
+from autotune.tracking.records import record_trial
+from autotune_spaces.base import Config
+from autotune_spaces.codec import encode
+
+SEARCH_SHARE = 0.55  # of the budget's minutes; the rest is for confirmation, the loss check and traces
+FEWEST_TRIALS = 4  # tried however small the budget: an answer without a single trial is none
+PROMISING = 0.01  # log ratio; a gain below this is not put into the combined configuration
+SIZES = ("batch_size", "micro_batch_size")  # where memory ends at one value, it ends at every larger one
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A configuration to be measured."""
+
+    number: int  # of the trial
+    config: Config
+    origin: str
+
+
+class Proposals:
+    """One lane at a time asks or tells; ``trials`` grows in the order in which they are measured."""
+
+    def __init__(self, bench: Bench, proposer: Proposer, observation: Observation, trials: list[Trial]) -> None:
+        self._bench, self._proposer, self._observation, self._trials = bench, proposer, observation, trials
+        self._turn = threading.RLock()
+        self._pending: dict[str, Proposal] = {}
+        self._combined = False
+
+    def take(self) -> Proposal | None:
+        """What to measure next; None if nothing is left, or nothing as long as the trials in flight are not done."""
+        with self._turn:
+            if _exhausted(self._bench, self._trials, len(self._pending)):
+                return None
+            proposed = self._proposer.next()
+            if (proposed is None or proposed[0] == "sampler") and self._seeds_are_done():
+                self._combined = True
+                self._proposer.enqueue(_union(self._trials), "combined")
+            proposed = proposed or self._proposer.next()
+            if proposed is None:
+                return None
+            proposal = Proposal(self._free_number(), proposed[1], proposed[0])
+            self._pending[key_of(proposal.config)] = proposal
+            return proposal
+
+    def measured(self, trial: Trial) -> None:
+        """Raises:
+        Interrupted: the user asked to stop; the trial is in the journal.
+        """
+        with self._turn:
+            self._pending.pop(key_of(trial.config), None)
+            store(self._bench, self._observation.defaults, self._trials, trial)
+            self._proposer.tell(trial)
+            learn(self._proposer, trial, self._bench, warn=True)
+        self._bench.stop.check()
+
+    def best(self) -> Trial | None:
+        with self._turn:
+            return best_of(self._trials)
+
+    def _seeds_are_done(self) -> bool:
+        """For the first time."""
+        return not self._combined and not any(p.origin == "seed" for p in self._pending.values())
+
+    def _free_number(self) -> int:
+        taken = {t.number for t in self._trials} | {p.number for p in self._pending.values()}
+        return next(n for n in itertools.count() if n not in taken)
+
+
+def _exhausted(bench: Bench, trials: Sequence[Trial], in_flight: int) -> bool:
+    """Budget or plateau: the search is over."""
+    return late(bench, trials, SEARCH_SHARE) or len(trials) + in_flight >= bench.spec.budget.trials or plateau(trials)
+
+
+def late(bench: Bench, trials: Sequence[Trial], share: float) -> bool:
+    """So much of the budget's time is used up, and something was tried."""
+    return bench.journal.elapsed_s >= share * bench.spec.budget.minutes * 60 and len(trials) >= FEWEST_TRIALS
+
+
+def store(bench: Bench, defaults: Config, trials: list[Trial], trial: Trial) -> None:
+    """Put a measured trial where it is not lost, and tell those who watch."""
+    trials.append(trial)
+    bench.journal.append("trial", key_of(trial.config), encode(trial))
+    record_trial(bench.tracker, trial, defaults)
+    bench.progress.trial(trial, best_of(trials))
+
+
+def learn(proposer: Proposer, trial: Trial, bench: Bench, *, warn: bool) -> None:
+    """Take values out of the space that this trial showed to be useless or too large."""
+    for knob, why in trial.no_effect.items():
+        values, default = proposer.domains.get(knob, ()), proposer.defaults.get(knob)
+        for value in bench.spec.search_space[knob].useless_with(trial.config[knob], values, default):
+            proposer.exclude(knob, value)
+        if warn:
+            bench.progress.warning(f"{knob}={trial.config[knob]} had no effect: {why}")
+    for name in SIZES if trial.state == "infeasible" else ():
+        size = trial.config.get(name)
+        for larger in proposer.domains.get(name, ()):
+            if isinstance(size, int) and isinstance(larger, int) and larger >= size:
+                proposer.exclude(name, larger)
+
+
+def _union(trials: Sequence[Trial]) -> dict:
+    """The values that paid by themselves, together; of two values of one knob the faster."""
+    paying = [t for t in trials if t.state == "complete" and t.log_ratio is not None and t.log_ratio < -PROMISING]
+    union: dict = {}
+    for trial in sorted(paying, key=lambda t: -(t.log_ratio or 0.0)):  # slowest first: the faster overwrites
+        union.update(trial.config)
+    return union

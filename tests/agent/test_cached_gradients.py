@@ -1,0 +1,95 @@
+"""Which of the values that backward is called on are a loss; whole programs are in tests/programs (gradient_cache, cached_loss)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from autotune_trials.agent.cached_gradients import ITERATIONS, CachedGradients, Value
+
+
+class Job:
+    """A model, and backward calls judged before they run. The agent's part is what CachedGradients reads of it."""
+
+    def __init__(self) -> None:
+        self.model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+        self.agent = SimpleNamespace(iterations=0, backwards=0, live=SimpleNamespace(parameters=lambda: list(self.model.parameters())))
+        self.cached = CachedGradients(torch, self.agent)
+        self.inputs = torch.randn(6, 4)
+
+    def backward(self, tensor: torch.Tensor, gradient: torch.Tensor | None = None) -> Value:
+        value = self.cached.judge(tensor, gradient)
+        tensor.backward(gradient)
+        self.cached.after_backward()
+        return value
+
+    def first_half(self) -> tuple[Value, torch.Tensor]:
+        """Up to the model's outputs, of which only the gradient is kept."""
+        with torch.no_grad():
+            outputs = self.model(self.inputs)
+        outputs.requires_grad_()
+        value = self.backward(outputs.square().mean())
+        assert outputs.grad is not None
+        return value, outputs.grad
+
+
+@pytest.fixture
+def job() -> Job:
+    return Job()
+
+
+def test_what_carries_a_kept_gradient_on_is_no_loss(job: Job) -> None:
+    value, gradient = job.first_half()
+    assert value is Value.LOSS and job.cached.under_way
+    carried = torch.dot(job.model(job.inputs).flatten(), gradient.flatten())
+    assert job.backward(carried * 2.0) is Value.CARRIED and job.cached.seen
+    job.cached.end_iteration()
+    assert not job.cached.under_way
+
+
+def test_a_kept_gradient_may_be_given_to_backward_itself(job: Job) -> None:
+    _, gradient = job.first_half()
+    assert job.backward(job.model(job.inputs), gradient) is Value.CARRIED
+
+
+def test_a_number_that_stands_for_what_came_before_is_its_total(job: Job) -> None:
+    job.first_half()
+    assert job.backward(torch.tensor(1.5, requires_grad=True) / 2) is Value.TOTAL
+
+
+def test_a_gradient_that_came_by_a_cut_through_the_model_is_carried(job: Job) -> None:
+    hidden = job.model[:2](job.inputs)
+    cut = hidden.detach().requires_grad_()
+    assert job.backward(job.model[2](cut).square().mean()) is Value.LOSS
+    assert job.backward(hidden, cut.grad) is Value.CARRIED
+
+
+ORDINARY: dict[str, Any] = {
+    "plain": lambda job: [job.model(job.inputs).mean()],
+    "two losses": lambda job: [job.model(job.inputs).mean(), job.model(job.inputs).square().mean()],
+    "weighted": lambda job: [(job.model(job.inputs) * torch.rand(6, 3)).sum()],
+    "a plain tensor is trained": lambda job: [(torch.ones(3, requires_grad=True) * job.model(job.inputs)).sum()],
+}
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_ordinary_losses_are_losses(job: Job, name: str) -> None:
+    assert [job.backward(loss) for loss in ORDINARY[name](job)] == [Value.LOSS] * len(ORDINARY[name](job))
+    assert not job.cached.seen
+
+
+def test_adversarial_inputs_are_no_cached_gradients(job: Job) -> None:
+    attacked = job.inputs.clone().requires_grad_()
+    assert job.backward(job.model(attacked).mean()) is Value.LOSS
+    assert attacked.grad is not None
+    assert job.backward(job.model(job.inputs + 0.1 * attacked.grad.sign()).mean()) is Value.LOSS
+
+
+def test_a_job_that_has_cached_nothing_is_not_looked_at_any_more(job: Job) -> None:
+    job.agent.iterations = ITERATIONS
+    value, gradient = job.first_half()
+    assert value is Value.LOSS and not job.cached.under_way

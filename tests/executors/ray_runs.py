@@ -1,0 +1,146 @@
+"""Runs on a Ray cluster, for the tests in this folder: the job is played, Ray and everything else is real."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from autotune.executors.cluster import guard
+from autotune.executors.cluster.executor import RayExecutor
+from autotune.job.load import load_job
+from autotune.journal import Journal
+from autotune.report.terminal import QuietProgress
+from autotune.stages.bench import Bench
+from autotune.tracking import open_tracker
+from autotune_trials import warden
+
+T = TypeVar("T")
+HERE = Path(__file__).resolve().parent
+REPO = HERE.parents[1]
+PYTHONPATH = os.pathsep.join(map(str, (REPO, REPO / "trials", REPO / "search_spaces", REPO / "tests" / "sessions")))
+WIDE = "{num_workers: [1, 2, 4], amp_dtype: [bfloat16], optimizer_impl: [fused, foreach]}"
+
+
+def make_job(folder: Path, ray: str, *, words: str = "", space: str = WIDE, extra: str = "", trials: int = 8) -> Path:
+    """A job.yaml beside the played job; ``ray``: the executor's settings."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(HERE / "played_job.py", folder)
+    text = f"""\
+name: played
+command: python played_job.py {words}
+env: {{PYTHONPATH: "{PYTHONPATH}"}}
+search_space: {space}
+executor: {{ray: {{{ray}}}}}
+traces: none
+tracking: {{uri: null}}
+budget: {{minutes: 5, trials: {trials}}}
+convergence: {{steps: 60}}
+{extra}"""
+    (folder / "job.yaml").write_text(text)
+    return folder / "job.yaml"
+
+
+class Heard(QuietProgress):
+    """Remembers what a person would have been told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def warning(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@contextmanager
+def bench_on(path: Path) -> Iterator[Bench]:
+    """The bench of a run in ``run`` beside the job file; nothing of its slots may be left afterwards."""
+    run_dir, began = path.parent / "run", time.monotonic()
+    journal, progress = Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic() - began), Heard()
+    try:
+        executor = RayExecutor(load_job(path), run_dir, say=progress.note, warn=progress.warning)
+        try:
+            yield Bench(executor.spec, executor, journal, progress, open_tracker(None, "e", run_dir), run_dir)
+        finally:
+            executor.close()
+    finally:
+        journal.close()
+    assert left_behind(processes_of(executor)) == []
+
+
+def meanwhile(work: Callable[[], T], condition: Callable[[], object], act: Callable[[], None]) -> T:
+    """What ``work`` returns, while which ``act`` is done once, as soon as ``condition`` holds.
+
+    The work is done in another thread: Ray starts nodes in the main one only.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(work)
+        while not condition():
+            assert not future.done(), f"what was to happen meanwhile never did: {future.exception()}"
+            time.sleep(0.02)
+        act()
+        return future.result()
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def guarded() -> set[int]:
+    """The slots' processes there are now."""
+    lines = (Path(f"/proc/{pid}/cmdline") for pid in warden.all_pids())
+    found = (re.search(re.escape(guard.PREFIX) + r"\d+-(\d+)-", line.read_text(errors="replace")) for line in lines if line.exists())
+    return {int(match[1]) for match in found if match}
+
+
+def processes_of(executor: RayExecutor) -> set[int]:
+    """The slots' processes there were."""
+    return pids_in(executor.about())
+
+
+def pids_in(environment: Mapping[str, Any]) -> set[int]:
+    """The same, of what result.json has of it."""
+    return {pid for slot in environment["executor"]["slots"].values() for pid in slot["pids"]}
+
+
+def left_behind(pids: set[int]) -> list[str]:
+    """What is left of slots in processes ``pids``, after a moment's patience: processes, directories, sockets, shared memory."""
+    assert pids
+    deadline = time.monotonic() + 25.0
+    while (found := [*_processes(pids), *_files(pids)]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
+def _theirs(text: str, pids: set[int]) -> bool:
+    return any(f"-{pid}-" in text for pid in pids)
+
+
+def _processes(pids: set[int]) -> Iterator[str]:
+    """By the mark of their session, or by the slot's directory in their words (guard) or behind their errors (warden)."""
+    for pid in warden.all_pids():
+        try:
+            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            errors = os.readlink(f"/proc/{pid}/fd/2")
+        except OSError:
+            continue
+        if warden.alive(pid) and (_theirs(warden.mark_of(pid), pids) or any(guard.PREFIX in t and _theirs(t, pids) for t in (line, errors))):
+            yield f"{pid}: {line}"
+
+
+def _files(pids: set[int]) -> Iterator[str]:
+    for folder in (Path(tempfile.gettempdir()), Path("/dev/shm")):
+        yield from (str(entry) for entry in folder.iterdir() if entry.name.startswith("autotune-") and _theirs(entry.name, pids))

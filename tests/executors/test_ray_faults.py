@@ -1,0 +1,165 @@
+"""Slots come and go while trials are in flight: every trial is finished, once, and nothing is left on any machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from ray_runs import bench_on, guarded, left_behind, make_job, meanwhile, pids_in, wait_until
+
+from autotune.job.configs import key_of
+from autotune.results import Trial
+from autotune.stages.bench import Bench
+from autotune.stages.observe import observe
+from autotune.stages.pairs import Pairs, node_of
+from autotune.stages.search import search
+
+pytestmark = [pytest.mark.ray, pytest.mark.faults]
+TRIALS = 8
+
+
+def in_flight(bench: Bench, done: int = 1) -> bool:
+    """A trial is being measured, ``done`` are in the journal."""
+    slots = bench.executor.lanes() or ()
+    return len(list(bench.journal.all("trial"))) >= done and any(slot._busy for slot in slots)
+
+
+def all_there(trials: tuple[Trial, ...]) -> None:
+    assert len(trials) == TRIALS
+    assert {t.state for t in trials} <= {"complete", "pruned"}, [(t.state, t.reason) for t in trials]
+    assert len({key_of(t.config) for t in trials}) == TRIALS
+    assert sorted(t.number for t in trials) == list(range(TRIALS))
+
+
+def job(folder: Path, nodes, words: str = "--block-s 0.1", more: str = "") -> Path:
+    return make_job(folder / "job", f"address: '{nodes.address}'{more}", words=words, trials=TRIALS)
+
+
+def test_two_nodes_share_the_search_and_the_pairs(nodes, tmp_path: Path) -> None:
+    nodes.only(2)
+    with bench_on(job(tmp_path, nodes)) as bench:
+        trials = search(bench, observe(bench))
+        all_there(trials)
+        assert len({t.node for t in trials}) == 2
+        pairs = Pairs(bench, {"num_workers": 2}, {}, "confirm1")
+        pairs.ensure(4)
+        of_pairs = [(node_of(pairs.reference[s]), node_of(pairs.candidate[s])) for s in range(4)]
+        assert all(one == other for one, other in of_pairs) and len(set(of_pairs)) == 2
+
+
+def test_an_actor_is_killed_in_mid_trial(nodes, tmp_path: Path) -> None:
+    nodes.only(1)
+    with bench_on(job(tmp_path, nodes, "--block-s 0.1 --leave-behind")) as bench:
+        observation = observe(bench)
+        (slot,) = bench.executor.lanes()
+        trials = meanwhile(lambda: search(bench, observation), lambda: in_flight(bench), lambda: os.kill(slot.facts.pid, signal.SIGKILL))
+        all_there(trials)
+        assert any("is lost" in text for text in bench.progress.notes)
+        assert slot.gone and bench.executor.lanes()[0].facts.pid != slot.facts.pid
+
+
+def test_ray_ends_an_actor_in_mid_trial(nodes, tmp_path: Path) -> None:
+    """It kills the actor's children first, the wardens among them."""
+    import ray
+
+    nodes.only(1)
+    with bench_on(job(tmp_path, nodes, "--block-s 0.1 --leave-behind")) as bench:
+        observation = observe(bench)
+        (slot,) = bench.executor.lanes()
+        trials = meanwhile(lambda: search(bench, observation), lambda: in_flight(bench), lambda: ray.kill(slot._actor))
+        all_there(trials)
+        assert slot.gone
+
+
+def test_a_node_is_gone_in_mid_trial(nodes, tmp_path: Path) -> None:
+    nodes.only(2)
+    with bench_on(job(tmp_path, nodes, "--block-s 0.1 --leave-behind")) as bench:
+        observation = observe(bench)
+        trials = meanwhile(lambda: search(bench, observation), lambda: in_flight(bench, 2), nodes.remove)
+        all_there(trials)
+        assert any("is lost" in text for text in bench.progress.notes)
+
+
+def test_a_node_that_comes_later_is_used(nodes, tmp_path: Path) -> None:
+    nodes.only(1)
+    with bench_on(job(tmp_path, nodes, "--block-s 0.3")) as bench:
+        observation = observe(bench)
+        trials = meanwhile(lambda: search(bench, observation), lambda: in_flight(bench), nodes.add)
+        all_there(trials)
+        assert len({t.node for t in trials}) == 2
+
+
+def test_the_node_is_gone_in_mid_observation_and_the_next_one_comes(nodes, tmp_path: Path) -> None:
+    nodes.only(1)
+
+    def replaced() -> None:
+        nodes.remove()
+        nodes.add()
+
+    with bench_on(job(tmp_path, nodes, "--block-s 0.5")) as bench:
+        observation = meanwhile(lambda: observe(bench), lambda: any(slot._busy for slot in bench.executor.lanes() or ()), replaced)
+        assert observation.domains and any("is lost" in text for text in bench.progress.notes)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_the_tuner_is_ended_and_the_same_command_carries_on(number: int, nodes, tmp_path: Path) -> None:
+    nodes.only(2)
+    folder = job(tmp_path, nodes, "--block-s 0.2 --leave-behind").parent
+    journal = folder / "autotune-runs" / "played" / "journal.jsonl"
+
+    def trials() -> list[dict]:
+        lines = journal.read_text().splitlines() if journal.exists() else []
+        return [entry["data"] for entry in map(json.loads, lines) if entry["kind"] == "trial"]
+
+    first = subprocess.Popen(["autotune", "run", "job.yaml", "--quiet"], cwd=folder, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: len(trials()) >= 2 or first.poll() is not None)
+        before, slots = trials(), guarded()
+        assert len(slots) == 2
+        first.send_signal(number)
+        _, said = first.communicate(timeout=60)
+    finally:
+        first.kill()
+    assert first.returncode == (-number if number == signal.SIGKILL else 130), said
+    again = subprocess.run(["autotune", "run", "job.yaml", "--quiet"], cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert again.returncode == 0, again.stderr
+    after = trials()
+    assert after[: len(before)] == before and len({key_of(t["config"]) for t in after}) == len(after) == TRIALS
+    result = json.loads((journal.parent / "result.json").read_text())
+    assert result["verdict"] == "tuned" and len(result["trials"]) == TRIALS
+    assert left_behind(slots | pids_in(result["environment"])) == []
+
+
+def test_through_a_client_of_the_cluster(nodes, tmp_path: Path) -> None:
+    if not nodes.client_port:
+        pytest.skip("ray[client] is not installed")
+    nodes.only(1)
+    with bench_on(make_job(tmp_path / "job", f"address: 'ray://127.0.0.1:{nodes.client_port}'", words="--block-s 0.05", trials=TRIALS)) as bench:
+        all_there(search(bench, observe(bench)))
+
+
+def test_shares_of_a_node_and_a_resource_that_marks_nodes(nodes, tmp_path: Path) -> None:
+    nodes.only(1)
+    nodes.add(num_cpus=2, resources={"tuning": 2})
+    with bench_on(job(tmp_path, nodes, more=", resource: tuning")) as bench:
+        wait_until(lambda: len(bench.executor.lanes()) == 2)
+        slots = bench.executor.lanes()
+        assert [slot.place.of for slot in slots] == [2, 2]
+        assert not set(slots[0].facts.cores) & set(slots[1].facts.cores)
+        trials = search(bench, observe(bench))
+        all_there(trials)
+        assert {t.node for t in trials} == {slot.node for slot in slots}
+
+
+def test_a_directory_on_a_shared_file_system(nodes, tmp_path: Path) -> None:
+    nodes.only(1)
+    path = job(tmp_path, nodes, more=", workdir: shared, slots: 1")
+    with bench_on(path) as bench:
+        observe(bench)
+        sessions = sorted((bench.run_dir / "sessions").iterdir())
+        assert sessions and all((s / "session.json").exists() for s in sessions)
+        assert json.loads((sessions[0] / "noticed.json").read_text()) == [], "what the tuner writes meanwhile is none of the job's doing"

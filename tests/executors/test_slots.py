@@ -1,0 +1,151 @@
+"""Which slots a cluster has, which of them are alike, and what is shipped to them. No cluster is needed to know that."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import InputError
+from autotune.executors.cluster import workdir
+from autotune.executors.cluster.answers import Answer, answered, relocated
+from autotune.executors.cluster.connection import connect
+from autotune.executors.cluster.likeness import largest_group, unlike
+from autotune.executors.cluster.places import Place, places
+from autotune.job.load import load_job
+from autotune_spaces.facts import JobFacts, Machine
+from autotune_trials.protocol import BlockReport, Hello
+from autotune_trials.session import SessionFailed
+
+A100 = Machine(32, 256.0, 64.0, "cuda", "A100", "2.13.0", "3.11", "EPYC", device_count=4, cuda_version="12.8")
+
+
+def node(name: str, alive: bool = True, **resources: float) -> dict:
+    return {"NodeID": name * 8, "Alive": alive, "NodeManagerHostname": name, "Resources": resources}
+
+
+def found(options: dict, *nodes: dict) -> list[tuple[str, float, float]]:
+    return [(p.name, p.cpus, p.gpus) for p in places(nodes, options)]
+
+
+def test_a_node_is_one_slot_as_a_whole() -> None:
+    nodes = node("head", CPU=0.0), node("a", CPU=32.0, GPU=4.0), node("b", CPU=8.0), node("c", alive=False, CPU=8.0)
+    assert found({}, *nodes) == [("a-aaaaaa", 32.0, 4.0), ("b-bbbbbb", 8.0, 0.0)]
+
+
+def test_shares_of_gpus_come_with_their_cores() -> None:
+    shares = list(places([node("a", CPU=32.0, GPU=4.0), node("b", CPU=8.0)], {"gpus_per_slot": 2}))
+    assert [(p.name, p.cpus, p.gpus) for p in shares] == [("a-aaaaaa.0", 16.0, 2), ("a-aaaaaa.1", 16.0, 2)]
+    cores = [p.cores(range(32)) for p in shares]
+    assert cores == [tuple(range(16)), tuple(range(16, 32))]
+
+
+def test_a_resource_marks_nodes() -> None:
+    nodes = node("a", CPU=32.0, GPU=4.0, tuning=2.0), node("b", CPU=32.0, GPU=4.0)
+    assert found({"resource": "tuning"}, *nodes) == [("a-aaaaaa.0", 16.0, 2.0), ("a-aaaaaa.1", 16.0, 2.0)]
+    assert found({"resource": "tuning", "cpus_per_slot": 24}, *nodes) == [("a-aaaaaa", 24, 4.0)]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"device_name": "H100"}, "A100 on the other slots, H100"),
+        ({"device_count": 8}, "devices"),
+        ({"cores": 16}, "cores: 32"),
+        ({"cpu_model": "Xeon"}, "EPYC"),
+        ({"torch_version": "2.12.0"}, "torch"),
+        ({"memory_gib": 128.0}, "memory: 256 GiB"),
+        ({"device": "cpu"}, "device: cuda"),
+    ],
+)
+def test_unlike_machines_are_told_apart(change: dict, said: str) -> None:
+    assert said in unlike(A100, replace(A100, **change))
+
+
+def test_what_does_not_matter_is_no_difference() -> None:
+    assert unlike(A100, replace(A100, memory_gib=250.0, shm_gib=10.0, available_gib=3.0, python_version="3.11.9")) == ""
+
+
+def test_the_largest_group_is_used_and_of_two_the_first() -> None:
+    small = replace(A100, cores=16)
+    assert largest_group([small, A100, A100]) == A100
+    assert largest_group([small, A100]) == small
+
+
+def test_answers_carry_failures_and_mistakes_as_data() -> None:
+    def fails() -> None:
+        raise SessionFailed("oom", "too much", log_tail="tail", where="train.py:3", partial=(BlockReport("b1", 0, None),), directory="/x")
+
+    def mistaken() -> None:
+        raise InputError("found", where="there", expected="that", remedy="this")
+
+    import pickle
+
+    with pytest.raises(SessionFailed) as failure:
+        pickle.loads(pickle.dumps(answered(fails))).get()
+    assert (failure.value.kind, failure.value.where, failure.value.partial[0].id) == ("oom", "train.py:3", "b1")
+    with pytest.raises(InputError, match="found"):
+        pickle.loads(pickle.dumps(answered(mistaken))).get()
+    assert Answer(3).get() == 3
+
+
+def test_directories_are_called_as_they_are_here() -> None:
+    hello = Hello(1, 0, A100, JobFacts(1, "cpu", None, (), ()), 0.5, {"sites": ['/tmp/slot "x"/work/train.py:3']})
+    told = relocated(hello, {'/tmp/slot "x"/work': "/home/me/job"})
+    assert told.fingerprint == {"sites": ["/home/me/job/train.py:3"]} and told.machine == A100
+
+
+def test_our_own_output_is_not_shipped(tmp_path: Path) -> None:
+    environment = workdir.runtime_environment(tmp_path, tmp_path / "out" / "run")
+    assert environment["working_dir"] == str(tmp_path) and "/out/run/" in environment["excludes"] and "/.git/" in environment["excludes"]
+
+
+def test_what_a_submitted_job_was_shipped_with_is_not_shipped_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "job").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(workdir.JOB_CONFIG, json.dumps({"runtime_env": {"working_dir": "gcs://package.zip"}}))
+    assert workdir.runtime_environment(tmp_path / "job", tmp_path / "run") == {}
+    assert workdir.inside_shipped(tmp_path / "job") == "job"
+    with pytest.raises(InputError, match="not part of what was submitted"):
+        workdir.inside_shipped(Path("/usr"))
+
+
+def test_a_directory_is_known_by_its_files(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("a")
+    first = workdir.digest_of(tmp_path)
+    (tmp_path / "mlflow.db").write_text("ours")
+    (tmp_path / ".hidden").write_text("x")
+    assert workdir.digest_of(tmp_path) == first
+    os.utime(tmp_path / "train.py", (1, 1))
+    assert workdir.digest_of(tmp_path) != first
+
+
+def test_nobody_answers_there(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "job.yaml").write_text("command: python train.py\nexecutor: {ray: {address: '127.0.0.1:1'}}\n")
+    with pytest.raises(InputError, match="no Ray cluster answers at 127.0.0.1:1"):
+        connect(load_job(tmp_path / "job.yaml"), tmp_path / "run")
+
+
+def test_a_directory_too_large_to_ship_is_said_with_the_way_out() -> None:
+    error = workdir.too_large(RuntimeError("Package size (900.00MiB) exceeds the maximum size of 500.00MiB. …"), Path("/job"))
+    assert error is not None and "workdir: shared" in error.remedy and "500 MiB" in error.expected
+    assert "900.00MiB" in error.found
+    assert workdir.too_large(RuntimeError("something else"), Path("/job")) is None
+
+
+def test_what_is_far_too_large_is_not_even_packed(tmp_path: Path) -> None:
+    with open(tmp_path / "data.bin", "wb") as file:
+        file.truncate(3 << 20)
+    workdir.check_size(tmp_path, most_bytes=4 << 20)
+    with pytest.raises(InputError, match="cannot be shipped"):
+        workdir.check_size(tmp_path, most_bytes=2 << 20)
+    (tmp_path / ".rayignore").write_text("data.bin\n")
+    workdir.check_size(tmp_path, most_bytes=2 << 20)
+
+
+def test_a_place_keeps_its_name() -> None:
+    assert Place("abcdef0123", "host", 1, 2, 8.0, 1.0).name == "host-abcdef.1"

@@ -1,0 +1,119 @@
+"""Files from anywhere: never a traceback, never a thing done because a file says so, an answer with its place, and soon.
+
+Some hundred cases here; ten thousand of each kind in tests/faults/test_ten_thousand_files.py.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
+
+from fuzzing import fuzz_checked_job_files, fuzz_job_files, fuzz_results, fuzz_tuned_commands, fuzz_tuned_files
+from odd_files import CANARY
+from sample_results import tuned
+
+from autotune.errors import AutotuneError
+from autotune.job.load import load_job
+from autotune.job.yaml_lines import MAX_BYTES, YamlMistake, parse_yaml
+from autotune.report.result_file import to_json
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_job_files(tmp_path: Path) -> None:
+    fuzz_job_files(tmp_path, 300)
+
+
+def test_job_files_on_the_command_line(tmp_path: Path) -> None:
+    fuzz_checked_job_files(tmp_path, 40)
+
+
+def test_tuned_files(tmp_path: Path) -> None:
+    fuzz_tuned_files(tmp_path, 200)
+
+
+def test_tuned_files_on_the_command_line(tmp_path: Path) -> None:
+    fuzz_tuned_commands(tmp_path, 60)
+
+
+def test_results(tmp_path: Path) -> None:
+    fuzz_results(tmp_path, 100, to_json(tuned()))
+
+
+GOOD = "command: python train.py\n"
+# What was found to hang, to blow up or to end in a traceback, each with a word of its answer.
+FOUND = {
+    "merges-that-multiply": (GOOD + "env: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 10)}]}}\n" for i in range(1, 9)),
+                             "more than 10000 entries"),
+    "digits-and-a-letter": (GOOD + f"name: {'1' * 100_000}x\n", "name is"),
+    "hex-of-5000-digits": (GOOD + f"planned_steps: 0x{'f' * 5000}\n", "a number of 5002 digits"),
+    "no-such-home": (GOOD + "workdir: ~nobody-at-all/x\n", "no directory"),
+    "nul-in-workdir": (GOOD + 'workdir: "a\\0b"\n', "no directory"),
+    "nul-in-a-word": ('command: [python, "a\\0b"]\n', "NUL"),
+    "a-name-too-long": (GOOD + f"workdir: {'a' * 5000}\n", "no directory"),
+    "repeats-too-often": (GOOD + 'convergence: {metrics: {a: "(a{99999999999})"}}\n', "no regular expression"),
+    "half-a-character": (GOOD + 'workdir: "\\ud800"\n', "half of a character"),
+    "no-such-character": (GOOD + 'workdir: "\\UFFFFFFFF"\n', "not valid YAML"),
+    "a-bool-that-is-none": (GOOD + "shell: !!bool maybe\n", "under the tag !!bool"),
+    "a-date-that-is-none": (GOOD + "name: !!timestamp soon\n", "the tag !!timestamp"),
+    "bytes": (GOOD + "name: !!binary aGVsbG8=\n", "the tag !!binary"),
+    "nested": (GOOD + "search_space: " + "[" * 60_000, "nested too deeply"),
+    "nested-mappings": (GOOD + "search_space: " + "{a: " * 30_000, "nested too deeply"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_what_was_found_once(case: str, tmp_path: Path) -> None:
+    text, said = FOUND[case]
+    (tmp_path / "job.yaml").write_text(text)
+    started = time.monotonic()
+    with pytest.raises(AutotuneError) as caught:
+        load_job(tmp_path / "job.yaml", check=False)
+    assert said in str(caught.value) and "job.yaml:" in str(caught.value)
+    assert time.monotonic() - started < 3
+
+
+def test_the_largest_file_is_read_in_seconds() -> None:
+    started = time.monotonic()
+    with pytest.raises(YamlMistake, match="entries"):
+        parse_yaml("[" + "a," * (MAX_BYTES // 2 - 2) + "]")
+    assert time.monotonic() - started < 20
+
+
+# A command line is words, and each reaches the program as it stands.
+WORDS = ["a;b", "$(touch canary)", "`touch canary`", "a\nb", "&&", "|", ">", "*", "~", "$HOME", "'", '"', "\\", "", "a b", "é\x07"]
+
+
+def test_words_reach_the_program_as_they_are(tmp_path: Path) -> None:
+    import json
+
+    import yaml
+
+    from autotune_trials.paths import SessionPaths
+    from autotune_trials.protocol import SessionConfig
+    from autotune_trials.session import Session, SessionFailed
+
+    (tmp_path / "say.py").write_text("import json, sys\njson.dump(sys.argv[1:], open('said.json', 'w'))\n")
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump({"command": [sys.executable, "say.py", *WORDS]}))
+    spec = load_job(tmp_path / "job.yaml")
+    with Session(spec.command, spec.workdir, {}, SessionPaths(tmp_path / "session"), SessionConfig("live", "")) as session, pytest.raises(SessionFailed):
+        session.wait_hello()
+    assert json.loads((tmp_path / "said.json").read_text()) == WORDS
+    assert not (tmp_path / CANARY).exists()
+
+
+def test_what_only_a_shell_would_understand_is_refused_in_a_line(tmp_path: Path) -> None:
+    for bad in ("python train.py; touch canary", "python train.py $(touch canary)", "python train.py `touch canary`", "python train.py & touch canary"):
+        (tmp_path / "job.yaml").write_text(f"command: {bad!r}\n")
+        with pytest.raises(AutotuneError, match="no shell reads it"):
+            load_job(tmp_path / "job.yaml", check=False)

@@ -1,0 +1,56 @@
+"""docs/operations.md does what it says: its blocks are run in order, in one shell, as an operator would."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from bare_machine import ROOT, bare_machine, require_postgres
+
+PAGE = ROOT / "docs" / "operations.md"
+
+
+def readme_tests() -> ModuleType:
+    """Where the blocks of a page are taken apart."""
+    spec = importlib.util.spec_from_file_location("readme_blocks", ROOT / "tests" / "house" / "test_readme.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    import sys
+
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_commands_and_files_that_the_page_names_are_there() -> None:
+    readme = readme_tests()
+    for block in readme.blocks_of(PAGE.read_text(encoding="utf-8")):
+        assert block.language == "bash"
+        for line in readme.commands_of(block.text):
+            assert readme.check_autotune_line(line.replace("id=$(", "").rstrip(")")) == "", line
+            for word in line.split():
+                if word.startswith("docker/") and "secrets/" not in word:
+                    assert (ROOT / word.rstrip(")")).exists() or word == "docker/secrets", line
+
+
+@pytest.mark.faults
+@pytest.mark.ray
+@pytest.mark.timeout(900)
+def test_what_the_page_says_is_so(tmp_path: Path) -> None:
+    require_postgres()
+    blocks = [block for block in readme_tests().blocks_of(PAGE.read_text(encoding="utf-8")) if not block.skip]
+    script = "set -euxo pipefail\n" + "\n".join(block.text for block in blocks)
+    assert script.count("AUTOTUNE_STATE=/srv/autotune ") == 1
+    with bare_machine() as machine:
+        script = script.replace("AUTOTUNE_STATE=/srv/autotune ", f"AUTOTUNE_STATE={machine.state} ")
+        done = machine.call("bash", "-c", script, cwd=ROOT, timeout_s=800)
+        assert done.returncode == 0, done.stdout + done.stderr
+        said = done.stdout.splitlines()
+        assert "401" in said and "403" in said
+        (run,) = {line.split()[0] for line in said if line.startswith("digits-") and line.split()[1] in ("pending", "running")}
+        assert f"{run}: stopped" in said
+        assert "examples" not in said and "train.py" in said
+        assert not machine.state.exists()
+        assert machine.left_over() == []

@@ -1,0 +1,115 @@
+"""submit, jobs, logs and stop against a real Ray head and worker with token authentication. The jobs are no trainings: what a run
+says of them comes at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ray_nodes import RayCluster, ray_cluster
+
+pytest.importorskip("ray.dashboard.optional_deps", reason="Ray's dashboard is not installed (pip install 'autotune-torch[service]')")
+pytestmark = pytest.mark.ray
+
+JOB = "name: {name}\ncommand: {command}\ntracking: {{uri: none}}\nenv: {{API_KEY: hunter2hunter2}}\n"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    with ray_cluster(workers=1) as found:
+        yield found
+
+
+def job(folder: Path, name: str, command: str) -> Path:
+    folder.mkdir()
+    (folder / "job.yaml").write_text(JOB.format(name=name, command=command))
+    (folder / "hello.py").write_text("import os, torch\nprint('threads', os.environ.get('OMP_NUM_THREADS'), 'cores', os.cpu_count())\n")
+    (folder / "forever.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+    return folder
+
+
+def submitted(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stderr
+    return done.stdout.partition(":")[0]
+
+
+def status(cluster: RayCluster, cwd: Path, id: str) -> str:
+    runs = {run["id"]: run for run in json.loads(cluster.autotune("jobs", "--json", cwd=cwd).stdout)}
+    return runs[id]["status"]
+
+
+def wait_until(cluster: RayCluster, cwd: Path, id: str, wanted: str, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while (now := status(cluster, cwd, id)) != wanted:
+        assert time.monotonic() < deadline, f"{id} is {now}, not {wanted}"
+        time.sleep(0.5)
+
+
+def test_a_run_goes_there_and_its_outcome_comes_back(cluster: RayCluster, tmp_path: Path) -> None:
+    """The job never trains: `autotune run` answers with exit code 4, there as here."""
+    folder = job(tmp_path / "job", "no-training", "python hello.py")
+    done = cluster.autotune("submit", "job.yaml", "--follow", cwd=folder)
+    id = done.stdout.partition(":")[0]
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "2 files" not in done.stdout and "3 files" in done.stdout
+    assert f"{id}: failed" in done.stderr
+    log = cluster.autotune("logs", id, cwd=folder)
+    assert log.returncode == 0 and "autotune run job.yaml" in log.stdout
+    assert "hunter2" not in log.stdout
+    printed = "".join(path.read_text() for path in (cluster.folder / "runs" / id / "sessions").glob("*/stdout.log"))
+    assert "threads None" in printed, "Ray's OMP_NUM_THREADS has reached the job"
+
+
+def test_runs_wait_for_their_place_and_can_be_stopped(cluster: RayCluster, tmp_path: Path) -> None:
+    folder = job(tmp_path / "job", "long", "python forever.py")
+    first = submitted(cluster.autotune("submit", "job.yaml", cwd=folder))
+    wait_until(cluster, folder, first, "RUNNING")
+    second = submitted(cluster.autotune("submit", "job.yaml", cwd=folder))
+    deadline = time.monotonic() + 60
+    while not cluster.processes("forever.py"):
+        assert time.monotonic() < deadline, cluster.autotune("logs", first, cwd=folder).stdout
+        time.sleep(0.3)
+    assert status(cluster, folder, second) == "PENDING", "two runs at once on one worker"
+    assert "waits for a node" in cluster.autotune("logs", second, cwd=folder).stderr
+
+    assert "ends when its turn comes" in cluster.autotune("stop", second, cwd=folder).stdout
+    asked_s = time.monotonic()
+    assert cluster.autotune("stop", first, cwd=folder).stdout == f"{first}: stopped\n"
+    assert time.monotonic() - asked_s < 30, "Ray had to kill it"
+    assert "stopped on request" in cluster.autotune("logs", first, cwd=folder).stdout
+    assert cluster.processes("forever.py") == []
+    wait_until(cluster, folder, second, "STOPPED")
+    assert "has ended already" in cluster.autotune("stop", first, cwd=folder).stdout
+    assert (cluster.folder / "runs" / first / "journal.jsonl").exists()
+
+    third = submitted(cluster.autotune("submit", "job.yaml", "--resume", first, cwd=folder))
+    wait_until(cluster, folder, third, "RUNNING")
+    cluster.autotune("stop", third, cwd=folder)
+    assert not (cluster.folder / "runs" / third).exists(), "the resumed run has started a directory of its own"
+
+
+def test_what_the_cluster_shows_of_a_run_holds_no_secret(cluster: RayCluster, tmp_path: Path) -> None:
+    import requests
+
+    folder = job(tmp_path / "job", "secret", "python hello.py")
+    id = submitted(cluster.autotune("submit", "job.yaml", "--cpus", "0", cwd=folder))
+    token = cluster.token_file.read_text()
+    answer = requests.get(f"{cluster.address}/api/jobs/{id}", headers={"Authorization": f"Bearer {token}"}, timeout=20)
+    shown = answer.json()
+    assert shown["metadata"]["autotune.job"] == "secret"
+    assert "hunter2" not in answer.text and token not in answer.text
+    assert requests.get(f"{cluster.address}/api/jobs/{id}", timeout=20).status_code == 401
+
+
+def test_the_wrong_token_and_the_wrong_id(cluster: RayCluster, tmp_path: Path) -> None:
+    wrong = tmp_path / "token"
+    wrong.write_text("0" * 32)
+    refused = cluster.autotune("jobs", "--token-file", str(wrong), cwd=tmp_path)
+    assert refused.returncode == 2 and "refuses the token of --token-file" in refused.stderr
+    for command in ("logs", "stop"):
+        unknown = cluster.autotune(command, "nobody-1", cwd=tmp_path)
+        assert unknown.returncode == 2 and "knows no run 'nobody-1'" in unknown.stderr

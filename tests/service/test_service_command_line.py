@@ -1,0 +1,253 @@
+"""What `autotune submit`, `jobs`, `logs` and `stop` say when something is wrong, before a cluster has done anything."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import main
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+JOB = "name: tiny\ncommand: python train.py\n"
+
+
+class Door(BaseHTTPRequestHandler):
+    """Answers as Ray's dashboard does to someone who may not come in; notes what it was asked."""
+
+    answers = (401, "Unauthorized: Missing authentication token")
+    asked: list[tuple[str, str]] = []
+
+    def do_GET(self) -> None:
+        type(self).asked.append((self.path, self.headers.get("Authorization", "")))
+        status, text = self.answers
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def door() -> Iterator[type[Door]]:
+    handler = type("OneDoor", (Door,), {"asked": []})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    handler.address = f"http://127.0.0.1:{server.server_address[1]}"  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield handler
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def _nobody_s_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "train.py").write_text("print('training')\n")
+    return tmp_path / "job.yaml"
+
+
+COMMANDS = [["submit", "job.yaml"], ["jobs"], ["logs", "tiny-1"], ["logs", "tiny-1", "--follow"], ["stop", "tiny-1"]]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_nobody_answers(command: list[str], job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--address", "http://127.0.0.1:9"]) == 2
+    said = capsys.readouterr().err
+    assert "--address: no answer from http://127.0.0.1:9: Connection refused" in said
+    assert "docker/up.sh" in said
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_cluster_that_asks_for_a_token(command: list[str], job: Path, door: type[Door], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--address", door.address]) == 2  # type: ignore[attr-defined]
+    said = capsys.readouterr().err
+    assert "asks for a token, and none was given" in said
+    assert "RAY_AUTH_TOKEN_PATH" in said
+    assert door.asked == [("/api/version", "")]
+
+
+def test_a_token_that_is_refused_is_not_shown(job: Path, door: type[Door], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    door.answers = (403, "Forbidden: Invalid authentication token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", door.address)  # type: ignore[attr-defined]
+    assert main(["jobs"]) == 2
+    said = capsys.readouterr().err
+    assert "refuses the token of RAY_AUTH_TOKEN (HTTP 403)" in said
+    assert TOKEN not in said
+    assert door.asked == [("/api/version", f"Bearer {TOKEN}")]
+
+
+def test_a_proxy_with_tls_must_be_known(
+    door: type[Door], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    certificate, key = tmp_path / "proxy.pem", tmp_path / "proxy.key"
+    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
+    make += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
+    if not shutil.which("openssl"):
+        pytest.skip("openssl is not installed")
+    subprocess.run(make, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), door)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    address = f"https://localhost:{server.server_address[1]}"
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
+    try:
+        assert main(["jobs", "--address", address]) == 2
+        assert "certificate verify failed" in capsys.readouterr().err
+        assert door.asked == [], "the token went to a server nobody knows"
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+        assert main(["jobs", "--address", address]) == 2
+        assert "refuses the token" in capsys.readouterr().err
+        assert door.asked == [("/api/version", f"Bearer {TOKEN}")]
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("answers", [(404, "Not Found"), (200, "<html>a page</html>"), (200, '{"version": "3"}'), (500, "down")])
+def test_something_else_answers(answers: tuple[int, str], door: type[Door], capsys: pytest.CaptureFixture[str]) -> None:
+    door.answers = answers
+    assert main(["jobs", "--address", door.address]) == 2  # type: ignore[attr-defined]
+    assert f"is not a Ray cluster's dashboard (HTTP {answers[0]})" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "address", ["ray://127.0.0.1:10001", "auto", "ftp://host", "http://", "http://host:port", "http://user:secret-1@host:8265", ""]
+)
+def test_what_is_no_address(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["jobs", "--address", address]) == 2
+    said = capsys.readouterr().err
+    assert "--address" in said and "http://HOST:8265" in said
+    assert "secret-1" not in said
+
+
+def test_the_flag_wins_over_the_environment(door: type[Door], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ray's own client has it the other way round."""
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:9")
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:9")
+    assert main(["jobs", "--address", door.address.removeprefix("http://")]) == 2  # type: ignore[attr-defined]
+    assert len(door.asked) == 1
+
+
+def test_the_address_of_a_cluster_s_inside_is_no_dashboard(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from autotune.service.cluster import DEFAULT_ADDRESS, find_cluster
+
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    assert find_cluster(None, None).address == DEFAULT_ADDRESS
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [(None, "No such file"), (b"", "is empty"), (b" \n", "is empty"), (b"two words", "no token has"), (b"\xff\xfe", "not text"), (b"a\nb", "no token has")],
+)
+@pytest.mark.parametrize("by", ["--token-file", "RAY_AUTH_TOKEN_PATH"])
+def test_a_token_file_that_holds_none(
+    content: bytes | None, found: str, by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+    if by.startswith("--"):
+        code = main(["jobs", "--token-file", str(file)])
+    else:
+        monkeypatch.setenv(by, str(file))
+        code = main(["jobs"])
+    said = capsys.readouterr().err
+    assert code == 2
+    assert f"{by}: {file}" in said or f"{by}: the token holds" in said
+    assert found in said
+
+
+def test_a_token_in_the_usual_place_is_found(tmp_path: Path, door: type[Door], capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text(TOKEN + "\n")
+    main(["jobs", "--address", door.address])  # type: ignore[attr-defined]
+    assert door.asked == [("/api/version", f"Bearer {TOKEN}")]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("name: tiny\n", "'command' is missing"),
+        (JOB + "budget: {minuts: 3}\n", "minuts"),
+        (JOB + "tracking: {uri: 'sqlite:///mlflow.db'}\n", "tracking.uri is a file"),
+    ],
+)
+def test_a_job_file_is_checked_before_anything_is_asked(
+    text: str, found: str, job: Path, door: type[Door], capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.write_text(text)
+    assert main(["submit", "job.yaml", "--address", door.address]) == 2  # type: ignore[attr-defined]
+    assert door.asked == []
+    assert found in capsys.readouterr().err
+
+
+def test_a_folder_apart_from_the_job_file_cannot_be_sent(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "code").mkdir()
+    (tmp_path / "jobs" / "job.yaml").write_text(JOB + "workdir: ../code\n")
+    assert main(["submit", "jobs/job.yaml", "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert "which is not below" in said and "--no-ship" in said
+
+
+def test_leaving_out_the_job_file_itself(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["submit", "job.yaml", "--exclude", "*.yaml", "--dry-run"]) == 2
+    assert "what is left out holds the job file itself" in capsys.readouterr().err
+
+
+def test_a_dry_run_says_what_would_be_sent_and_no_secret(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job.write_text(JOB + "env: {API_KEY: hunter2hunter2}\n")
+    assert main(["submit", "job.yaml", "--minutes", "3", "--seed", "7", "--dry-run"]) == 0
+    entrypoint, *files = capsys.readouterr().out.splitlines()
+    assert " autotune run job.yaml --minutes 3 --seed 7 --run-dir " in entrypoint
+    assert "hunter2" not in entrypoint
+    assert files == ["job.yaml", "train.py"]
+
+
+def test_the_list_as_json_is_a_list(door: type[Door], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Against a door that lets in: the shape of what Ray answers is Ray's own, from a recorded list of one."""
+    import ray
+
+    recorded = [
+        {
+            "type": "SUBMISSION", "submission_id": "tiny-1", "status": "FAILED", "entrypoint": "x", "message": "gone\n  wrong", "driver_exit_code": 3,
+            "start_time": 1_700_000_000_000, "end_time": 1_700_000_060_000, "metadata": {"autotune.job": "tiny", "autotune.user": "ada"},
+        },
+        {"type": "SUBMISSION", "submission_id": "foreign", "status": "RUNNING", "entrypoint": "y", "start_time": 1_700_000_000_000},
+    ]  # fmt: skip
+
+    def answer(self: Door) -> None:
+        body = {"version": "4", "ray_version": ray.__version__} if self.path == "/api/version" else recorded
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    monkeypatch.setattr(door, "do_GET", answer)
+    assert main(["jobs", "--json", "--address", door.address]) == 0  # type: ignore[attr-defined]
+    (run,) = json.loads(capsys.readouterr().out)
+    assert (run["id"], run["name"], run["status"], run["exit_code"], run["message"]) == ("tiny-1", "tiny", "FAILED", 3, "gone wrong")
+    assert main(["jobs", "--all", "--address", door.address]) == 0  # type: ignore[attr-defined]
+    table = capsys.readouterr().out.splitlines()
+    assert table[1].split() == ["tiny-1", "failed", "(3)", *table[1].split()[3:5], "0:01:00", "ada"]
+    assert table[2].split()[0] == "foreign"
+    assert main(["stop", "tiny-2", "--address", door.address]) == 2  # type: ignore[attr-defined]
+    assert "did you mean 'tiny-1'?" in capsys.readouterr().err

@@ -1,0 +1,182 @@
+"""Work spread over several machines: nothing lost, nothing twice, nothing compared across machines. The machines are replayed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from replayed import Machine, job, table
+
+from autotune.executors.base import NODE, Executor, FixedRun, LiveSession, SessionFailed
+from autotune.job.configs import key_of
+from autotune.journal import Journal
+from autotune.report.terminal import open_progress
+from autotune.stages.bench import Bench
+from autotune.stages.lanes import MOST_LOST, spread
+from autotune.stages.observe import observe
+from autotune.stages.pairs import Pairs, node_of
+from autotune.stages.search import search
+from autotune.tracking import open_tracker
+from autotune_spaces.base import Config
+from autotune_trials.protocol import Block, BlockReport, Record
+
+SPACE = "{num_workers: [1, 2, 4], amp_dtype: [bfloat16], optimizer_impl: [fused, foreach]}"
+BLOCK_S = 0.01
+
+
+class Lane(Machine):
+    """One machine of several. ``breaks``: at which measurement it is lost."""
+
+    def __init__(self, node: str, breaks: Callable[[Config], bool] = lambda config: False) -> None:
+        super().__init__(table(), seed=len(node))
+        self.node, self.breaks, self.gone, self.at_once, self.most_at_once = node, breaks, False, 0, 0
+        self.reports: list[Config] = []
+
+    def report(self, block: Block, config: Config) -> BlockReport:
+        self.at_once += 1
+        self.most_at_once = max(self.at_once, self.most_at_once)
+        time.sleep(BLOCK_S)
+        self.at_once -= 1
+        self.reports.append(config)
+        self._check(config)
+        return super().report(block, config)
+
+    def run_fixed(self, request: FixedRun) -> Record:
+        self._check(request.config)
+        record = super().run_fixed(request)
+        time.sleep(BLOCK_S)
+        return replace(record, notes={**record.notes, NODE: self.node})
+
+    def open_live(self, process_config: Config) -> LiveSession:
+        self._check(process_config)
+        return super().open_live(process_config)
+
+    def _check(self, config: Config) -> None:
+        self.gone = self.gone or self.breaks(config)
+        if self.gone:
+            raise SessionFailed("lost", f"slot {self.node} is lost")
+
+
+class Several(Machine):
+    """``come``: machines that are there from the start, then those that come when the others are lost."""
+
+    def __init__(self, *come: Lane, at_first: int | None = None) -> None:
+        super().__init__(table())
+        self.all, self.shown = list(come), len(come) if at_first is None else at_first
+
+    def lanes(self) -> Sequence[Executor]:
+        here = [lane for lane in self.all[: self.shown] if not lane.gone]
+        if not here:
+            self.shown += 1
+        return here
+
+    def lane(self, node: str) -> Executor | None:
+        return next((lane for lane in self.lanes() if lane.node == node), None)
+
+
+@contextmanager
+def bench_of(folder: Path, executor: Executor, trials: int = 12) -> Iterator[Bench]:
+    spec = job(folder, SPACE, f"budget: {{trials: {trials}, minutes: 5}}\n")
+    journal = Journal(folder / "run" / "journal.jsonl", lambda before: before)
+    with closing(journal), open_progress("quiet", 60.0) as progress:
+        yield Bench(spec, executor, journal, progress, open_tracker(None, "e", folder / "run"), folder / "run")
+
+
+def trials_of(folder: Path, executor: Executor, trials: int = 12):
+    with bench_of(folder, executor, trials) as bench:
+        return search(bench, observe(bench))
+
+
+def test_one_lane_searches_as_no_lanes_do(tmp_path: Path) -> None:
+    alone = trials_of(tmp_path / "alone", Machine(table()))
+    one = trials_of(tmp_path / "one", Several(Lane("a")))
+    assert [(t.number, t.config, t.origin) for t in one] == [(t.number, t.config, t.origin) for t in alone]
+    assert {t.node for t in one} == {"a"} and {t.node for t in alone} == {""}
+
+
+def test_every_lane_has_trials_and_none_has_two_at_once(tmp_path: Path) -> None:
+    lanes = [Lane("a"), Lane("bb"), Lane("ccc")]
+    trials = trials_of(tmp_path, Several(*lanes))
+    assert {t.node for t in trials} == {"a", "bb", "ccc"}
+    assert [lane.most_at_once for lane in lanes] == [1, 1, 1]
+    keys = [key_of(t.config) for t in trials]
+    assert len(set(keys)) == len(keys) == len({t.number for t in trials})
+    assert max(t.number for t in trials) == len(trials) - 1
+    best = min(trials, key=lambda t: t.log_ratio or 0.0)
+    assert best.config["amp_dtype"] == "bfloat16" and best.config["num_workers"] == 2
+
+
+def test_the_budget_counts_trials_in_flight(tmp_path: Path) -> None:
+    assert len(trials_of(tmp_path, Several(Lane("a"), Lane("bb"), Lane("ccc")), trials=4)) == 4
+
+
+def test_the_trial_of_a_lost_machine_is_measured_on_another(tmp_path: Path) -> None:
+    broken = Lane("broken")
+    broken.breaks = lambda config: bool(config) and len(broken.reports) > 8
+    several = Several(broken, Lane("a"))
+    trials = trials_of(tmp_path, several)
+    alone = trials_of(tmp_path / "alone", Machine(table()))
+    assert broken.gone
+    assert len(trials) == len(alone)
+    assert all(t.state in ("complete", "pruned") for t in trials)
+    keys = [key_of(t.config) for t in trials]
+    assert len(set(keys)) == len(keys)
+
+
+def test_when_all_are_lost_the_search_waits_for_the_next_machine(tmp_path: Path) -> None:
+    first, later = Lane("first"), Lane("later")
+    several = Several(first, later, at_first=1)
+    with bench_of(tmp_path, several) as bench:
+        observation = observe(bench)
+        first.breaks = lambda config: bool(config)
+        trials = search(bench, observation)
+    assert {t.node for t in trials} == {"later"} and all(t.state in ("complete", "pruned") for t in trials)
+
+
+def test_a_configuration_that_takes_machine_after_machine_with_it_is_given_up(tmp_path: Path) -> None:
+    def deadly(config: Config) -> bool:
+        return config.get("num_workers") == 4
+
+    lanes = [Lane(f"{n}", deadly) for n in range(12)]
+    trials = trials_of(tmp_path, Several(*lanes, at_first=1))
+    fatal = [t for t in trials if t.config == {"num_workers": 4}]
+    assert len(fatal) == 1 and fatal[0].state == "failed"
+    assert f"{MOST_LOST} times the machine was lost" in fatal[0].reason
+    assert any(t.state == "complete" for t in trials)
+
+
+def test_both_runs_of_a_pair_are_of_one_machine(tmp_path: Path) -> None:
+    broken = Lane("broken")
+    several = Several(broken, Lane("a"), Lane("bb"))
+    with bench_of(tmp_path, several) as bench:
+        pairs = Pairs(bench, {"num_workers": 2}, {}, "confirm1")
+        pairs.ensure(3)
+        broken.breaks = lambda config: bool(config)  # in mid-pair: its baseline run is of no use to others
+        pairs.ensure(9)
+        nodes = [(node_of(pairs.reference[s]), node_of(pairs.candidate[s])) for s in range(9)]
+        assert all(one == other for one, other in nodes) and {"a", "bb"} <= {one for one, _ in nodes}
+        again = Pairs(bench, {"num_workers": 2}, {}, "confirm1")  # as a resumed run does: nothing is measured again
+        before = [len(lane.sessions) for lane in several.all]
+        again.ensure(9)
+        assert [len(lane.sessions) for lane in several.all] == before
+        assert again.log_speedups() == pairs.log_speedups()
+
+
+def test_an_error_ends_all_lanes_and_is_raised_once(tmp_path: Path) -> None:
+    begun: list[int] = []
+
+    def serve(bench: Bench, pieces: Iterator[int]) -> None:
+        for piece in pieces:
+            begun.append(piece)
+            if piece == 3:
+                raise ValueError("planned")
+            time.sleep(0.05)
+
+    numbers = iter(range(1, 100))
+    with bench_of(tmp_path, Several(Lane("a"), Lane("bb"))) as bench, pytest.raises(ValueError, match="planned"):
+        spread(bench, lambda: next(numbers, None), serve, lambda piece, failure: None)
+    assert len(begun) < 10

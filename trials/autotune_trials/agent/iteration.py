@@ -1,0 +1,19 @@
+"""One iteration as it was seen."""
+
+from __future__ import annotations
+
+
+class Iteration:
+    """Made where it ends; what the modes take in."""
+
+    __slots__ = ("index", "wall_s", "spent", "samples", "wait_s", "turnovers", "interrupted", "skipped")
+
+    def __init__(self, index: int, wall_s: float, spent: list[float]) -> None:
+        self.index = index
+        self.wall_s = wall_s  # as seen by the CPU, without what was AWAY
+        self.spent = spent  # seconds a phase; on CUDA final only after clock.finish()
+        self.samples = 0.0
+        self.wait_s = 0.0
+        self.turnovers: list[float] = []
+        self.interrupted = False
+        self.skipped = False

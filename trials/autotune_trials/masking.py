@@ -1,0 +1,56 @@
+"""Secrets of the job kept out of whatever a session hands on: text, messages, the agent's log.
+
+Which texts are secrets is decided by the tuner (``autotune/secrets.py``) and told to the session. The job's output is masked before it is
+on the disk, by the warden (``warden.Masked``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+MASK = "***"
+
+
+class Masks:
+    """Replaces each of ``secrets`` by ``***``."""
+
+    def __init__(self, secrets: Sequence[str] = ()) -> None:
+        self.secrets = tuple(sorted({s for s in secrets if s}, key=len, reverse=True))  # one may contain another
+        self._in_json = tuple(json.dumps(secret)[1:-1].encode() for secret in self.secrets)
+
+    def text(self, text: str) -> str:
+        for secret in self.secrets:
+            text = text.replace(secret, MASK)
+        return text
+
+    def message(self, line: bytes) -> bytes:
+        """A line of JSON, masked in its texts; numbers are left alone, whatever they look like."""
+        if not any(secret in line for secret in self._in_json):
+            return line
+        try:
+            return json.dumps(self._data(json.loads(line))).encode()
+        except ValueError:  # no message: who reads it says so
+            return line
+
+    def _data(self, data: Any) -> Any:
+        if isinstance(data, str):
+            return self.text(data)
+        if isinstance(data, dict):
+            return {key: self._data(value) for key, value in data.items()}
+        return [self._data(value) for value in data] if isinstance(data, list) else data
+
+    def file(self, path: Path) -> None:
+        """Mask a small file that another process has written. Never raises: it is done while a session ends."""
+        try:
+            before = path.read_bytes()
+            after = before
+            for secret in self.secrets:
+                after = after.replace(os.fsencode(secret), MASK.encode())
+            if after != before:
+                path.write_bytes(after)
+        except (OSError, UnicodeError):
+            pass

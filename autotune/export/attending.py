@@ -83,6 +83,9 @@ def _start(job: Launch, program: str, env: dict[str, str], mask: set[int | signa
     def in_child() -> None:
         if prctl:
             prctl(warden.PR_SET_PDEATHSIG, signal.SIGKILL)
+        for number in PASSED_ON:
+            if callable(signal.getsignal(number)):  # ours: one that waits since the fork ends the job, as it would a moment later
+                signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     sys.stdout.flush()

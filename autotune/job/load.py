@@ -161,7 +161,10 @@ def _what_is_right(data: dict[Any, Any], mistakes: list[Mistake]) -> JobFile:
         # Flags and placeholders of ``via`` knobs can only be judged with the command.
         rest.pop("search_space", None)
         rest["command"] = "python"
-    return JobFile.model_validate(rest)
+    try:
+        return JobFile.model_validate(rest)
+    except ValidationError:  # keys that only make sense together with the wrong ones
+        return JobFile.model_validate({"command": "python"})
 
 
 def _mistake(detail: Mapping[str, Any]) -> Mistake:

@@ -74,8 +74,11 @@ def create(name: str, options: Mapping[str, Value] | None = None, values: Sequen
 
     Raises:
         KeyError: no such knob.
+        ValueError: options that make no sense; ``str()`` says why.
     """
     options = dict(options or {})
+    if taken := sorted({"self", "name", "values"} & options.keys()):
+        raise ValueError(f"no option is called '{taken[0]}'")
     if "via" in options:
         from autotune_spaces.knobs.via import ViaKnob
 

@@ -45,7 +45,7 @@ def start(scratch: Path) -> None:
 def main() -> None:
     """In a process of its own: detach, wait, clean up."""
     if os.fork():
-        os._exit(0)
+        return  # whoever started this goes on, and the child is nobody's
     _wait_for_end(int(sys.argv[1]))
     clean_up(Path(sys.argv[2]))
 

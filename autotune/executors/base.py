@@ -50,7 +50,7 @@ class FixedRun:
     nvtx_modules: int = 0  # profile: ranges for modules down to this depth
     stacks: bool = False  # profile: a few iterations with Python frames, and nothing else
     capture: Capture | None = None  # profile: by this tool instead of torch.profiler; the report is Record.notes["report"]
-    # Asked once when the window is full, while the job still runs: iterations it should have in all; 0: it is long enough.
+    # Asked whenever the window is full, while the job still runs: iterations it should have in all; 0: it is long enough.
     more: Callable[[Record], int] | None = field(default=None, compare=False)
 
 

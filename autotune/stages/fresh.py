@@ -54,8 +54,9 @@ class FreshRuns:
             record = self._undisturbed(executor, config, seed, label, calm)
         counted = counted_times(record.window)
         if len(counted) < FEWEST_ITERATIONS:
+            ran = "the job ran" if record.ended_early else "the job's iteration times do not settle: it ran"
             raise BaselineError(
-                f"the job ran {len(record.window.times_s)} optimizer steps, {len(counted)} of them after warm-up",
+                f"{ran} {len(record.window.times_s)} optimizer steps, {len(counted)} of them after warm-up",
                 where=" ".join(mask_command(self.bench.spec.command)), expected=f"at least {FEWEST_ITERATIONS} after warm-up to time it",
                 remedy="raise its number of epochs or steps in job.yaml's command, or budget.minutes if its steps are slow",
             )

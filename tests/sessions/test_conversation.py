@@ -9,7 +9,7 @@ import pytest
 
 from autotune_spaces.codec import decode
 from autotune_trials.protocol import Block, SessionConfig
-from autotune_trials.session import SessionFailed
+from autotune_trials.session import MOST_EXTENTS, SessionFailed
 
 SERVE = """
     from fake_agent import Agent
@@ -78,8 +78,8 @@ def test_all_ranks_go_on_to_the_same_step_where_a_window_is_too_short(make_sessi
         rank = 1 if os.fork() == 0 else 0
         agent = Agent(rank, world_size=2)
         agent.record()
-        agent.record(agent.plan().steps)
-        agent.pause()
+        while extent := agent.plan():
+            agent.record(extent.steps)
         """,
         mode="fixed",
     )
@@ -88,10 +88,25 @@ def test_all_ranks_go_on_to_the_same_step_where_a_window_is_too_short(make_sessi
 
     def more(record):
         asked.append(len(record.losses))
-        return 12
+        return {5: 9, 9: 12, 12: 12}[len(record.losses)]
 
     record = session.wait_record(more)
-    assert asked == [5] and len(record.losses) == 12 and record.window.samples == (8.0,) * 12
+    assert asked == [5, 9, 12] and len(record.losses) == 12 and record.window.samples == (8.0,) * 12
+
+
+def test_a_window_that_is_never_long_enough_ends_all_the_same(make_session):
+    session = make_session(
+        """
+        from fake_agent import Agent
+        agent = Agent()
+        agent.record()
+        while extent := agent.plan():
+            agent.record(extent.steps)
+        """,
+        mode="fixed",
+    )
+    session.wait_hello()
+    assert len(session.wait_record(lambda record: len(record.losses) + 1).losses) == 5 + MOST_EXTENTS
 
 
 @pytest.mark.parametrize(("wanted", "ended_early"), [(0, False), (5, False), (12, True)])

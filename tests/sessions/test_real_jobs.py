@@ -84,10 +84,11 @@ def test_a_window_that_is_too_short_goes_on_in_the_same_process(make_session):
 
     def more(record):
         seen.append(record)
-        return 50
+        return 35 if len(seen) == 1 else 50
 
     whole = session.wait_record(more)
-    (first,) = seen
+    first, *_ = seen
+    assert [len(record.losses) for record in seen] == [20, 35, 50]
     assert (len(first.losses), len(whole.losses), len(whole.window.times_s)) == (20, 50, 50)
     assert whole.losses[:20] == first.losses and whole.window.times_s[:20] == first.window.times_s
     assert whole.samples_before == tuple(8.0 * i for i in range(50))

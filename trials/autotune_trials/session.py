@@ -63,6 +63,7 @@ LAST_WORDS_S = 5.0  # after a training process died: how long its launcher may t
 OTHERS_S = 0.3  # after a rank's error: for those of others that came before it
 STRAY_S = 15.0  # after a rank gave up a block: until the others must have done the same
 TREE_IDLE_CORES = 0.05  # CPU use below which a silent process tree is doing nothing
+MOST_EXTENTS = 4  # of one recorded window
 MOST_EXTENSIONS = 20  # of the hang timeout, for one that does use the CPU
 
 
@@ -254,18 +255,21 @@ class Session:
     def wait_record(self, more: Callable[[Record], int] | None = None) -> Record:
         """Wait for what all ranks recorded; rank 0's losses and times, everybody's samples.
 
-        ``more`` is asked once, while the job waits: how many iterations the window should have in all; 0: it is long enough.
+        ``more`` is asked while the job waits: how many iterations the window should have in all; 0: it is long enough. At most
+        :data:`MOST_EXTENTS` times, as a longer window may show that its warm-up was longer, too.
 
         Raises:
             SessionFailed
         """
         record = self._record_of_all()
-        steps = more(record) if more is not None and not record.ended_early else 0
-        if steps <= len(record.window.times_s):
-            return record
-        for rank in self._ranks.values():
-            self._send(rank, Extent(steps))
-        return self._record_of_all()
+        for _ in range(MOST_EXTENTS):
+            steps = 0 if more is None or record.ended_early else more(record)
+            if steps <= len(record.window.times_s):
+                break
+            for rank in self._ranks.values():
+                self._send(rank, Extent(steps))
+            record = self._record_of_all()
+        return record
 
     def _record_of_all(self) -> Record:
         records: dict[int, Record] = {}

@@ -145,6 +145,13 @@ def require_answer(store: Store, where: str = "tracking uri") -> None:
 
 
 def _check_sqlite(path: Path, where: str) -> None:
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:  # a name too long, a file where a directory should be, no permission
+        why = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"there can be no such file: {why}", where=where, expected=EXPECTED, remedy="choose another file") from None
     if path.is_dir():
         raise InputError(f"{path} is a directory", where=where, expected="a file, which MLflow makes if it is not there")
     if path.exists():

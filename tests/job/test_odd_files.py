@@ -5,24 +5,21 @@ Some hundred cases here; ten thousand of each kind in tests/faults/test_ten_thou
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
-
-from fuzzing import fuzz_checked_job_files, fuzz_job_files, fuzz_results, fuzz_tuned_commands, fuzz_tuned_files
 from odd_files import CANARY
-from sample_results import tuned
 
 from autotune.errors import AutotuneError
 from autotune.job.load import load_job
 from autotune.job.yaml_lines import MAX_BYTES, YamlMistake, parse_yaml
-from autotune.report.result_file import to_json
+from autotune.tracking import preflight
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
+HERE = Path(__file__).parent
 
 
 @pytest.fixture(autouse=True)
@@ -30,24 +27,33 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_job_files(tmp_path: Path) -> None:
-    fuzz_job_files(tmp_path, 300)
+FUZZ = """
+import sys
+sys.path[:0] = {path!r}
+from pathlib import Path
+from fuzzing import fuzz_checked_job_files, fuzz_job_files, fuzz_results, fuzz_tuned_commands, fuzz_tuned_files
+from sample_results import tuned
+from autotune.report.result_file import to_json
+{call}
+"""
 
 
-def test_job_files_on_the_command_line(tmp_path: Path) -> None:
-    fuzz_checked_job_files(tmp_path, 40)
-
-
-def test_tuned_files(tmp_path: Path) -> None:
-    fuzz_tuned_files(tmp_path, 200)
-
-
-def test_tuned_files_on_the_command_line(tmp_path: Path) -> None:
-    fuzz_tuned_commands(tmp_path, 60)
-
-
-def test_results(tmp_path: Path) -> None:
-    fuzz_results(tmp_path, 100, to_json(tuned()))
+@pytest.mark.parametrize(
+    "call",
+    [
+        "fuzz_job_files(Path.cwd(), 300)", "fuzz_checked_job_files(Path.cwd(), 40)", "fuzz_tuned_files(Path.cwd(), 200)",
+        "fuzz_tuned_commands(Path.cwd(), 60)", "fuzz_results(Path.cwd(), 100, to_json(tuned()))",
+    ],
+    ids=["job files", "job files on the command line", "tuned files", "tuned files on the command line", "results"],
+)  # fmt: skip
+def test_odd_files(call: str) -> None:
+    """In a process of its own: hypothesis draws from what the loaded modules hold, and the same cases are to be tried in every run."""
+    with tempfile.TemporaryDirectory(prefix="odd-") as folder:  # its length is part of the files
+        done = subprocess.run(
+            [sys.executable, "-c", FUZZ.format(path=[str(HERE), str(HERE.parent / "report")], call=call)],
+            cwd=folder, capture_output=True, text=True, timeout=250,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-6000:]
 
 
 GOOD = "command: python train.py\n"
@@ -81,6 +87,13 @@ def test_what_was_found_once(case: str, tmp_path: Path) -> None:
         load_job(tmp_path / "job.yaml", check=False)
     assert said in str(caught.value) and "job.yaml:" in str(caught.value)
     assert time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize(("name", "why"), [("a" * 300, "File name too long"), ("file/study.db", "Not a directory")])
+def test_a_tracking_file_that_cannot_be(name: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AutotuneError, match=why):
+        preflight(f"sqlite:///{tmp_path}/{name}")
 
 
 def test_the_largest_file_is_read_in_seconds() -> None:

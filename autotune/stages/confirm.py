@@ -95,7 +95,8 @@ def confirm(bench: Bench, config: Config, pairs: Pairs) -> Confirmation:
 
 def out_of_time_text(bench: Bench) -> str:
     """What ended the proof, and what to do."""
-    return f"the budget of {bench.spec.budget.minutes:g} minutes is used up (budget.minutes gives more)"
+    minutes = bench.spec.budget.minutes
+    return f"the budget of {minutes:g} minute{'' if minutes == 1 else 's'} is used up (budget.minutes gives more)"
 
 
 def _least_promising_first(config: Config, trials: Sequence[Trial]) -> list[str]:

@@ -151,12 +151,13 @@ def test_a_second_training_process_of_the_same_rank_is_sent_away(make_session, t
         """
     )
     session.wait_hello()
-    time.sleep(0.6)
-    assert session.run_plan([Block("b", (), 1)])[0].window is not None
-    deadline = time.monotonic() + 5
-    while not any(p.read_text() for p in tmp_path.glob("*.sent-away")) and time.monotonic() < deadline:
-        session._turn(0.1)
-    assert next(tmp_path.glob("*.sent-away")).read_text() == "None"
+    deadline = time.monotonic() + 30
+    answers = []
+    while not answers and time.monotonic() < deadline:  # the second one is heard, whenever it comes, beside the first one's plans
+        assert session.run_plan([Block("b", (), 1)])[0].window is not None
+        time.sleep(0.05)
+        answers = [text for path in tmp_path.glob("*.sent-away") if (text := path.read_text())]
+    assert answers == ["None"]
 
 
 def test_a_block_without_report_is_a_failed_block(make_session):

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from autotune.errors import InputError
+from autotune_trials.paths import append_whole
 
 
 @dataclass(frozen=True)
@@ -54,28 +54,27 @@ class Journal:
     def _load(self) -> None:
         whole = 0
         self._file.seek(0)
-        for line in self._file:
-            if not line.endswith(b"\n"):
-                break
+        for line in self._file.readall().split(b"\n")[:-1]:  # what follows the last end of a line is torn
             try:
                 self._entries.append(Entry(**json.loads(line)))
             except (ValueError, TypeError):
                 break  # written by a machine that lost power: nothing after it can be trusted
-            whole += len(line)
+            whole += len(line) + 1
         self._file.truncate(whole)
-        self._file.seek(whole)
 
     @property
     def elapsed_s(self) -> float:
         return self._elapsed()
 
     def append(self, kind: str, key: str, data: Any) -> None:
-        """Store one finished piece of work; on the disk when this returns."""
+        """Store one finished piece of work; on the disk when this returns.
+
+        Raises:
+            OSError: the disk is full, or read-only; nothing of it is stored.
+        """
         with self._turn:
             entry = Entry(kind, key, round(self.elapsed_s, 3), data)
-            self._file.write(json.dumps(entry.__dict__, separators=(",", ":")).encode() + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            append_whole(self._file, json.dumps(entry.__dict__, separators=(",", ":")).encode() + b"\n")
             self._entries.append(entry)
 
     def find(self, kind: str, key: str = "") -> Any | None:
@@ -86,14 +85,13 @@ class Journal:
         return (e for e in tuple(self._entries) if e.kind == kind)
 
     def close(self) -> None:
-        with suppress(OSError):  # what a full disk did not take; the error that matters has been raised by append
-            self._file.close()
+        self._file.close()
 
 
-def _open_locked(path: Path) -> IO[bytes]:
+def _open_locked(path: Path) -> FileIO:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "a+b")  # noqa: SIM115 - held open for the life of the run: the lock hangs on it
+        file = open(path, "a+b", buffering=0)  # noqa: SIM115 - held open for the life of the run: the lock hangs on it
     except OSError as error:
         raise InputError(
             f"the run directory cannot be written: {error.strerror}", where=str(path.parent),

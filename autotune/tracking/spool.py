@@ -10,7 +10,6 @@ An event has a key and a time of its own. Sending one again therefore says the s
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import math
@@ -22,6 +21,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from autotune_trials.paths import append_whole
 
 SPOOL_SCHEMA_VERSION = 1
 
@@ -117,7 +118,8 @@ class Spool:
             return False
         event = Event(kind, key, time.time_ns() // 1_000_000, data)
         line = json.dumps({"kind": kind, "key": key, "time_ms": event.time_ms, "data": data}, separators=(",", ":"), allow_nan=False)
-        _append_whole(self.paths.spool, line.encode() + b"\n")
+        with open(self.paths.spool, "ab", buffering=0) as file:
+            append_whole(file, line.encode() + b"\n")
         self._remember(event)
         return True
 
@@ -165,19 +167,6 @@ def read_events(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
             except (ValueError, KeyError, TypeError):
                 continue
             yield event, offset
-
-
-def _append_whole(path: Path, line: bytes) -> None:
-    """Append ``line``, or leave the file as it was: half a line would spoil the next one as well."""
-    with open(path, "ab", buffering=0) as file:
-        before = file.tell()
-        try:
-            if file.write(line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-            os.fsync(file.fileno())
-        except OSError:
-            file.truncate(before)
-            raise
 
 
 def _cut_torn_line(path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -73,6 +76,30 @@ def test_a_second_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
     assert other.returncode == 2
     assert "another autotune run" in other.stdout
     journal.close()
+
+
+@contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """No file of this process may be larger than ``size`` bytes: the write that crosses it is cut there, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_takes_half_an_entry_has_none_of_it(tmp_path: Path) -> None:
+    """Another lane may finish its trial after that; and there may be room again when the journal is closed."""
+    before = written(tmp_path / "j")
+    journal = Journal(tmp_path / "j", no_time)
+    with room_for(len(before) + 20), pytest.raises(OSError, match="File too large"):
+        journal.append("trial", "3", {"value": 3})
+    assert (tmp_path / "j").read_bytes() == before
+    journal.append("trial", "4", {"value": 4})
+    journal.close()
+    again = Journal(tmp_path / "j", no_time)
+    assert [e.key for e in again.all("trial")] == [e.key for e in journal.all("trial")] == ["0", "1", "2", "4"]
 
 
 def test_an_unwritable_directory_is_an_input_error(tmp_path: Path) -> None:

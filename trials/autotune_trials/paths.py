@@ -16,7 +16,9 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 CRUMBS = ("python", "torch", "loader", "backward", "step")  # in the order a healthy job drops them
@@ -83,3 +85,22 @@ def publish(path: Path, text: str) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def append_whole(file: FileIO, line: bytes) -> None:
+    """Append ``line`` to an unbuffered file and wait until the disk has it; or leave the file as it was.
+
+    Half a line would spoil the next one as well, and a buffer would write the rest of it later, as if nothing had happened.
+
+    Raises:
+        OSError: the disk did not take it.
+    """
+    before = os.fstat(file.fileno()).st_size
+    try:
+        while line:  # a disk takes what it has room for, and says why not more when it is asked for the rest
+            line = line[file.write(line) :]
+        os.fsync(file.fileno())
+    except OSError as error:
+        with suppress(OSError):  # where not even that can be written, whoever opens the file next finds no end of a line
+            file.truncate(before)
+        raise OSError(error.errno, error.strerror, file.name) from error

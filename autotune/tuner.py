@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from autotune.disk import refused_by_disk
 from autotune.errors import AutotuneError
 from autotune.explain.records import Explanation
 from autotune.job.configs import in_words, key_of, normalise, without
@@ -86,13 +87,19 @@ def tune(bench: Bench) -> Result:
 
 
 def _explained(bench: Bench, observation: Observation, proof: Proof, trials: Sequence[Trial]) -> Explanation:
-    """The explanation; should it fail, the verdict stands without it, and the traceback is kept."""
+    """The explanation; should it fail, the verdict stands without it, and the traceback is kept.
+
+    Raises:
+        OSError: the disk is full, or read-only.
+    """
     try:
         explanation = explain(bench, observation, proof.winner)
         return credit(bench, observation, explanation, proof.confirmation if proof.winner else None, proof.gains, trials)
     except AutotuneError:
         raise
     except Exception as error:
+        if refused_by_disk(error):  # with room again, the same command can explain it
+            raise
         publish(bench.run_dir / EXPLAIN_ERROR, "".join(traceback.format_exception(error)))
         note = f"the result could not be explained ({type(error).__name__}: {error}); the traceback is in {EXPLAIN_ERROR}"
         bench.progress.warning(note)

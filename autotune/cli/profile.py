@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autotune.disk import told_of_the_disk
 from autotune.errors import InputError
 
 if TYPE_CHECKING:
@@ -91,9 +92,9 @@ def profile_job(
 
     Raises:
         BaselineError, HookError: the job fails, or the agent cannot get in.
-        InputError: the disk is full.
+        InputError: the disk is full, or read-only.
     """
-    from autotune.cli.run import move_aside, open_executor, told_of_a_full_disk
+    from autotune.cli.run import move_aside, open_executor
     from autotune.executors.side_effects import summary
     from autotune.journal import Journal
     from autotune.report.profile import status, write_profile
@@ -108,7 +109,7 @@ def profile_job(
     move_aside(directory)
     journal = Journal(directory / "journal.jsonl", lambda before: before + time.monotonic() - began)
     with (
-        told_of_a_full_disk(directory, "run it again"), closing(journal), status(spec.name, shown) as say,
+        told_of_the_disk(directory, "run it again"), closing(journal), status(spec.name, shown) as say,
         closing(open_executor(spec, directory, journal, say, say)) as executor,
     ):  # fmt: skip
         bench = Bench(spec, executor, journal, QuietProgress(), Untracked(), directory, nsight=tools, nvtx_modules=nvtx_modules)
@@ -118,7 +119,7 @@ def profile_job(
             spec.name, config, observation, replace(explanation, notes=notes), round(time.monotonic() - began, 1),
             environment(bench, observation), dict(record.no_effect), summary(directory, spec.workdir),
         )  # fmt: skip
-    with told_of_a_full_disk(directory, "run it again"):
+    with told_of_the_disk(directory, "run it again"):
         write_profile(found, directory)
     return found
 

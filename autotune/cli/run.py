@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autotune.disk import told_of_the_disk
 from autotune.errors import BaselineError, HookError, InputError, Interrupted
 
 if TYPE_CHECKING:
@@ -71,26 +71,8 @@ def tune_job(
     Raises:
         InputError, BaselineError, HookError, Interrupted: see :mod:`autotune.errors`.
     """
-    with told_of_a_full_disk(run_dir):
+    with told_of_the_disk(run_dir):
         return _tune_job(spec, run_dir, fresh, seed, offline, progress_kind, tools)
-
-
-@contextmanager
-def told_of_a_full_disk(run_dir: Path, then: str = "the same command carries on from here") -> Iterator[None]:
-    """A disk that fills up, or turns read-only, in the middle of a run is nobody's defect.
-
-    Raises:
-        InputError: that happened.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-            raise
-        raise InputError(
-            error.strerror or str(error), where=str(error.filename or run_dir),
-            expected="room for the run directory", remedy=f"make room, then {then}",
-        ) from error
 
 
 def _tune_job(
@@ -100,7 +82,7 @@ def _tune_job(
     from autotune.journal import Journal
     from autotune.report.result_file import load_result, write_result
     from autotune.report.terminal import open_progress
-    from autotune.stages.bench import Bench, Stop
+    from autotune.stages.bench import Bench, Stop, interrupted
     from autotune.tracking import open_tracker, preflight, records
     from autotune.tuner import tune
 
@@ -133,9 +115,9 @@ def _tune_job(
             except (BaselineError, HookError):
                 records.finish(tracker, "FAILED")
                 raise
-            except (Interrupted, KeyboardInterrupt):
+            except (Interrupted, KeyboardInterrupt) as stopped:
                 records.finish(tracker, "KILLED")
-                raise
+                raise interrupted() from stopped
             result = replace(result, written=summary(run_dir, spec.workdir))
             write_result(result, run_dir / "result.json")
             publish_outcome(result, spec, run_dir)

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,38 +24,66 @@ from autotune_trials.paths import publish
 from autotune_trials.protocol import Record
 
 KILLS = 3  # times in a row that somebody may kill the job in the same piece of work, before that is taken for the work's own doing
+ON_ITS_WAY_S = 0.5  # after a job was ended by somebody: for the signal that says so to the tuner
+TERM_WITHIN_S = 10  # after SIGTERM: for the current measurement; schedulers kill after 30 s, and putting things back takes its time, too
+
+
+def interrupted() -> Interrupted:
+    return Interrupted("stopped on request; everything measured so far is saved", remedy="the same command again carries on from here")
 
 
 class Stop:
-    """Ctrl-C and SIGTERM as a request that the stages honour between two measurements."""
+    """Ctrl-C and SIGTERM as a request that the stages honour between two measurements.
+
+        Ctrl-C    ──▶ request                           second one ──▶ KeyboardInterrupt
+        SIGTERM   ──▶ request ── TERM_WITHIN_S later, nobody is there to press twice ──┘
+    """
 
     def __init__(self) -> None:
         self._asked = threading.Event()
+
+    def check_after(self, kind: str) -> None:
+        """As :meth:`check`, before a session that failed is judged. Who ends a whole tree of processes may reach the job before the
+        tuner: what was in flight then is unfinished, and no failure.
+
+        Args:
+            kind: of the failure.
+
+        Raises:
+            Interrupted: as :meth:`check`.
+        """
+        deadline = time.monotonic() + (ON_ITS_WAY_S if kind in ("crash", "ended", "killed") else 0.0)
+        while not self._asked.is_set() and time.monotonic() < deadline:
+            time.sleep(0.02)  # not wait(): the handler of a signal could not set what this thread has locked
+        self.check()
 
     def check(self) -> None:
         """Raises:
             Interrupted: the user asked to stop. What is finished is in the journal.
         """
         if self._asked.is_set():
-            raise Interrupted(
-                "stopped on request; everything measured so far is saved",
-                remedy="the same command again carries on from here",
-            )
+            raise interrupted()
 
     @contextmanager
     def listening(self, progress: Progress) -> Iterator[None]:
-        """Turn the first signal into a request; the second one interrupts at once."""
+        """Turn the first signal into a request; the second one interrupts at once, and SIGTERM after a while by itself."""
 
         def handle(number: int, _frame: object) -> None:
             if self._asked.is_set():
                 raise KeyboardInterrupt
             self._asked.set()
-            progress.warning("stopping after the current measurement; press Ctrl-C again to stop now")
+            if number == signal.SIGTERM:
+                signal.setitimer(signal.ITIMER_REAL, TERM_WITHIN_S)
+                progress.warning(f"stopping after the current measurement, or in {TERM_WITHIN_S:.0f} s")
+            else:
+                progress.warning("stopping after the current measurement; press Ctrl-C again to stop now")
 
-        previous = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+        previous = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
         try:
             yield
         finally:
+            if self._asked.is_set():
+                signal.setitimer(signal.ITIMER_REAL, 0)
             for number, handler in previous.items():
                 signal.signal(number, handler)
 

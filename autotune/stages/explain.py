@@ -10,7 +10,6 @@ configuration that was measured as well, ``none`` leaves the stage out.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -35,7 +34,7 @@ from autotune.stages.nsight import captured
 from autotune.tracking.records import record_trace
 from autotune_spaces.base import Config
 from autotune_trials.evidence import Evidence
-from autotune_trials.paths import publish
+from autotune_trials.paths import publish, publish_copy
 from autotune_trials.protocol import Record
 
 SETTLE_STEPS = 30  # iterations before the profiled ones: past warm-up, in mid-epoch for most jobs
@@ -114,6 +113,7 @@ def with_frames(bench: Bench, observation: Observation, sides: Mapping[str, Side
         try:
             record = bench.recorded("|".join([label, key_of(side.config)]), label, partial(bench.executor.run_fixed, request))
         except SessionFailed as failure:
+            bench.stop.check_after(failure.kind)
             notes.append(f"No trace of the {name} with Python frames: {failure}.")
             continue
         found[name] = replace(side, stacks=keep(bench, record.trace, trace_name(f"{name}-stacks")))
@@ -135,6 +135,7 @@ def measured_peaks(bench: Bench, observation: Observation, configs: Iterable[Con
     try:
         measured = bench.executor.measure_peaks(max(t for t in threads if isinstance(t, int)), observation.job.device)
     except SessionFailed as failure:
+        bench.stop.check_after(failure.kind)
         bench.progress.warning(f"no roofline: {failure}")
         return ()
     return beside_vendor(measured, observation.machine.device_name if observation.job.device == "cuda" else "")
@@ -184,6 +185,7 @@ def profile(bench: Bench, name: str, config: Config) -> Record | None:
     try:
         record = profiled(bench, name, config)
     except SessionFailed as failure:
+        bench.stop.check_after(failure.kind)
         bench.progress.warning(f"no trace of the {name}: {failure}")
         return None
     if not record.trace:
@@ -197,5 +199,5 @@ def keep(bench: Bench, source: str, name: str) -> str:
     target = bench.run_dir / "traces" / name
     if source and not target.exists() and Path(source).exists():
         target.parent.mkdir(exist_ok=True)
-        shutil.copyfile(source, target)
+        publish_copy(Path(source), target)
     return str(Path("traces") / name) if target.exists() else ""

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -93,15 +94,16 @@ class FreshRuns:
         return record
 
     def _twice(self, executor: Executor, request: FixedRun) -> Record:
-        for attempt in range(1, KILLS):
+        for attempt in itertools.count(1):
             try:
                 return executor.run_fixed(request)
             except SessionFailed as failure:
-                self.bench.stop.check()
-                if failure.kind in ("unhooked", "agent", "lost") or (attempt > 1 and failure.kind != "killed"):
+                self.bench.stop.check_after(failure.kind)
+                last = attempt == KILLS if failure.kind == "killed" else attempt > 1
+                if last or failure.kind in ("unhooked", "agent", "lost"):
                     raise
                 self.bench.progress.note(f"{request.label} failed ({failure.kind}: {failure.detail}); once more")
-        return executor.run_fixed(request)
+        raise AssertionError("the loop above returns or raises")
 
     def _further(self, record: Record) -> int:
         """How many iterations a window should have in all that is too short; 0: it is long enough."""

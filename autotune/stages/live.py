@@ -226,7 +226,7 @@ class LiveComparison:
                 block = replace(block, iterations=min(block.iterations, self._longest))
                 continue
             self._barren, self._kills, self._finished = 0, 0, self._finished + 1
-            self.bench.stop.check()
+            self.bench.stop.check_after("crash" if report.error else "")
             if report.error or report.window is None or not report.window.times_s:
                 raise self._failed(report)
             self._check_memory(report.window)
@@ -256,7 +256,7 @@ class LiveComparison:
         That is where the job has come to its end, or to an error of its own after ``finished`` blocks: past the steps it was
         made for, a table of learning rates may end, say. Or where its machine is lost, and there are others.
         """
-        self.bench.stop.check()
+        self.bench.stop.check_after(failure.kind)
         if failure.kind == "killed" and self._kills < KILLS - 1:
             self._kills += 1
             self._restarts += 1

@@ -48,6 +48,7 @@ def captured(bench: Bench, configs: Mapping[str, Config], sides: Mapping[str, Si
             except Unreadable as reason:
                 notes.append(f"{tool.title}, {name}: {reason}.")
             except SessionFailed as failure:
+                bench.stop.check_after(failure.kind)
                 notes.append(f"{tool.title}, {name}: the session failed ({failure}).")
         missing = [m for side in found.values() if tool is NSYS and side.nsight_facts for m in side.nsight_facts.missing]
         notes += [f"{tool.title}: its export has {m}." for m in dict.fromkeys(missing)]

@@ -13,8 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import shutil
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -22,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune_trials.paths import append_whole
+from autotune_trials.paths import append_whole, publish_copy
 
 SPOOL_SCHEMA_VERSION = 1
 
@@ -137,9 +135,7 @@ class Spool:
             copy = self.paths.artifacts / content[:16] / path.name
             if not copy.exists():
                 copy.parent.mkdir(parents=True, exist_ok=True)
-                temporary = copy.with_name(f".{copy.name}.{os.getpid()}")
-                shutil.copyfile(path, temporary)
-                os.replace(temporary, copy)
+                publish_copy(path, copy)
             path = copy.resolve()
         data = {"path": str(path.relative_to(self.paths.run_dir.resolve())), "folder": folder, "sha256": content}
         return self.append(kind, f"{key}|{folder}/{path.name}", data)

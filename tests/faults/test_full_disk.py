@@ -16,7 +16,7 @@ from command_line import Job, wait_until
 from faulty_runs import PROVEN, faulty_job, whole_entries
 from noiseless_runs import entries_of, figures, tuned
 
-from autotune.cli.run import told_of_a_full_disk
+from autotune.disk import told_of_the_disk
 from autotune.errors import InputError
 
 SMALLEST_KIB = 16  # less is not even an empty tmpfs with a directory in it
@@ -72,7 +72,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[tuple[
 
 def runs_out_of_room(folder: Path) -> bool:
     try:
-        with told_of_a_full_disk(folder / "run"):
+        with told_of_the_disk(folder / "run"):
             tuned(folder)
     except InputError as error:
         assert "No space left" in error.found and "same command" in error.remedy

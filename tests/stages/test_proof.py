@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -270,6 +271,20 @@ def test_a_verdict_stands_even_if_it_cannot_be_explained(tmp_path: Path, monkeyp
     (note,) = result.explanation.notes
     assert "could not be explained (ZeroDivisionError" in note
     assert "ZeroDivisionError" in (tmp_path / "run" / "explain-error.txt").read_text()
+
+
+def test_a_full_disk_is_no_failure_to_explain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stops the run, and with room again the same command explains the result."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "trace-0.json.gz")
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr("autotune.tuner.explain", full)
+        with pytest.raises(OSError, match="No space left"):
+            run(tmp_path, Machine(table(HARMLESS)))
+    assert not any("could not be explained" in note for note in run(tmp_path, Machine(table(HARMLESS))).explanation.notes)
+    assert not (tmp_path / "run" / "explain-error.txt").exists()
 
 
 def test_a_resumed_run_measures_nothing_twice(tmp_path: Path) -> None:

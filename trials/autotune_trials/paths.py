@@ -87,6 +87,19 @@ def publish(path: Path, text: str) -> None:
         raise
 
 
+def publish_copy(source: Path, path: Path) -> None:
+    """Copy ``source`` to ``path`` so that no reader ever sees half of it, also if the disk is full."""
+    import shutil  # the agent, too, imports this module
+
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        shutil.copyfile(source, temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
 def append_whole(file: FileIO, line: bytes) -> None:
     """Append ``line`` to an unbuffered file and wait until the disk has it; or leave the file as it was.
 

@@ -552,7 +552,7 @@ def _is_ours(connection: socket.socket) -> bool:
 
 def uninterrupted(what: Callable[[], Outcome]) -> Outcome:
     """An impatient Ctrl-C must not leave the user's files half put back: it is heard when that is done."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGALRM})
     try:
         return what()
     finally:

@@ -1,0 +1,120 @@
+"""Ctrl-C and SIGTERM: the current measurement is finished, but SIGTERM does not wait for ever; what a stop ended is no failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from replayed import CHANGES, job, table
+
+from autotune.errors import Interrupted
+from autotune.executors.base import FixedRun, LiveSession, SessionFailed
+from autotune.executors.replay import ReplayExecutor
+from autotune.journal import Journal
+from autotune.report.terminal import open_progress
+from autotune.stages import bench as benches
+from autotune.stages.bench import Bench, Stop
+from autotune.tracking.untracked import Untracked
+from autotune.tuner import tune
+from autotune_spaces.base import Config
+from autotune_trials.protocol import Block, BlockReport, Record
+
+LATER_S = 0.15
+
+
+@pytest.fixture
+def stop() -> Iterator[Stop]:
+    made = Stop()
+    with open_progress("quiet", 60.0) as progress, made.listening(progress):
+        yield made
+
+
+def told_later() -> None:
+    threading.Timer(LATER_S, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+
+def test_sigterm_lets_the_measurement_end_if_that_is_soon(stop: Stop) -> None:
+    signal.raise_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    with pytest.raises(Interrupted, match="stopped on request"):
+        stop.check()
+
+
+def test_sigterm_ends_a_measurement_that_takes_long(monkeypatch: pytest.MonkeyPatch, stop: Stop) -> None:
+    monkeypatch.setattr(benches, "TERM_WITHIN_S", 0.3)
+    asked_s = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        _sleep_after(signal.SIGTERM, 5)
+    assert 0.2 < time.monotonic() - asked_s < 3
+
+
+def test_ctrl_c_waits_for_the_second_one(monkeypatch: pytest.MonkeyPatch, stop: Stop) -> None:
+    monkeypatch.setattr(benches, "TERM_WITHIN_S", 0.1)
+    _sleep_after(signal.SIGINT, 0.5)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_when_nobody_listens_any_more_no_alarm_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benches, "TERM_WITHIN_S", 0.2)
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]
+    with open_progress("quiet", 60.0) as progress, Stop().listening(progress):
+        signal.raise_signal(signal.SIGTERM)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)] == before
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+
+
+def _sleep_after(number: signal.Signals, seconds: float) -> None:
+    signal.raise_signal(number)
+    time.sleep(seconds)
+
+
+# ------------------------------------------------------------------------- a whole tree of processes is told to end, the job first
+
+
+class EndedFirst(ReplayExecutor):
+    """The job is ended at the third candidate (``"block"``) or in the first fresh process of one (``"fixed"``); the tuner hears of it later."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(table(CHANGES))
+        self.what, self.candidates = what, 0
+
+    def open_live(self, process_config: Config) -> LiveSession:
+        session = super().open_live(process_config)
+        measure = session.measure
+
+        def ended(blocks: list[Block]) -> list[BlockReport]:
+            self.candidates += bool(blocks[0].knobs)
+            if self.what in ("block", "worker") and self.candidates == 3:
+                told_later()
+                if self.what == "block":
+                    raise SessionFailed("crash", "ended by SIGTERM: it printed nothing")
+                return [BlockReport(blocks[0].id, 0, None, error="crash: DataLoader worker (pid 7) is killed by signal: Terminated.")]
+            return measure(blocks)
+
+        session.measure = ended  # type: ignore[method-assign]
+        return session
+
+    def run_fixed(self, request: FixedRun) -> Record:
+        if self.what == "fixed":
+            told_later()
+            raise SessionFailed("crash", "exit code 143 (SIGTERM): it printed nothing")
+        return super().run_fixed(request)
+
+
+@pytest.mark.parametrize("what", ["block", "worker", "fixed"])
+def test_what_was_in_flight_is_unfinished_and_no_failure(what: str, stop: Stop, tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "run" / "journal.jsonl", lambda before: before)
+    machine = EndedFirst(what)
+    with open_progress("quiet", 60.0) as progress, pytest.raises(Interrupted):
+        tune(Bench(job(tmp_path), machine, journal, progress, Untracked(), tmp_path / "run", stop=stop))
+    journal.close()
+    entries = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    assert {e["data"]["state"] for e in entries if e["kind"] == "trial"} <= {"complete", "pruned"}
+    assert not [e for e in entries if e["kind"] in ("run", "finished")]

@@ -77,9 +77,9 @@ def trials_of(job: Job) -> list[dict[str, Any]]:
     return [e["data"] for e in whole_entries(job) if e["kind"] == "trial"]
 
 
-def whole_entries(job: Job) -> list[dict[str, Any]]:
+def whole_entries(job: Job, run_dir: Path | None = None) -> list[dict[str, Any]]:
     """The journal as a reader must take it: a last line without its end is not there."""
-    path = job.run_dir / "journal.jsonl"
+    path = (run_dir or job.run_dir) / "journal.jsonl"
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith(b"\n")]
 

@@ -19,8 +19,8 @@ def quiet_machine() -> ReplayExecutor:
     return Machine(table(noise=0.0, block_noise=0.0))
 
 
-def tuned(folder: Path) -> Result:
-    return run(folder, quiet_machine(), job(folder, extra=BUDGET))
+def tuned(folder: Path, machine: ReplayExecutor | None = None) -> Result:
+    return run(folder, machine or quiet_machine(), job(folder, extra=BUDGET))
 
 
 def figures(result: Result) -> Any:

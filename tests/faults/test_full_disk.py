@@ -1,6 +1,6 @@
-"""A disk that is full, or fills up: a clear error, nothing half-written is ever read, and with room again the run goes on.
+"""A disk that is full or read-only, or becomes so: a clear error, nothing half-written is ever read, and afterwards the run goes on.
 
-Real file systems: small ones in memory, mounted for the test.
+Real file systems, mounted for the test: small ones in memory, and one in a file that turns read-only as after an error of the disk.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ import pytest
 from command_line import Job, wait_until
 from faulty_runs import PROVEN, faulty_job, whole_entries
 from noiseless_runs import entries_of, figures, tuned
+from replayed import Machine, table
 
 from autotune.disk import told_of_the_disk
 from autotune.errors import InputError
+from autotune.executors.base import FixedRun
+from autotune_trials.protocol import Record
 
 SMALLEST_KIB = 16  # less is not even an empty tmpfs with a directory in it
 
@@ -47,6 +50,40 @@ class Disk:
 
     def close(self) -> None:
         subprocess.run(["umount", "-l", str(self.path)], check=True)
+
+
+class FailingDisk:
+    """ext4 in a file, at ``path``. A file system in memory cannot be made read-only while a file is open for writing, as a journal is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._image = path, path.with_name("image")
+        with open(self._image, "wb") as file:
+            file.truncate(64 << 20)
+        path.mkdir()
+        try:
+            subprocess.run(["mkfs.ext4", "-q", str(self._image)], check=True, capture_output=True)
+            self.mount()
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"no ext4 can be made and mounted here: {error}")
+
+    def mount(self) -> None:
+        subprocess.run(["mount", "-o", "loop", str(self._image), str(self.path)], check=True, capture_output=True)
+
+    def fail(self) -> None:
+        """What the kernel does to it after an error: read-only, also for files that are open."""
+        subprocess.run(["mount", "-o", "remount,abort", str(self.path)], check=True, capture_output=True)
+
+    def repair(self) -> None:
+        subprocess.run(["umount", str(self.path)], check=True)
+        assert subprocess.run(["e2fsck", "-fy", str(self._image)], capture_output=True).returncode in (0, 1)
+        self.mount()
+
+
+@pytest.fixture
+def failing_disk(tmp_path: Path) -> Iterator[FailingDisk]:
+    made = FailingDisk(tmp_path / "disk")
+    yield made
+    subprocess.run(["umount", "-l", str(made.path)], check=True)
 
 
 @pytest.fixture
@@ -97,6 +134,36 @@ def test_on_a_disk_of_any_size_the_run_stops_and_with_more_room_ends_with_the_sa
     assert after == expected[1] and set(before) <= set(after)
 
 
+class OnADiskThatFails(Machine):
+    """The disk turns read-only when the ``runs``-th fresh process of the job is asked for."""
+
+    def __init__(self, disk: FailingDisk, runs: int) -> None:
+        super().__init__(table(noise=0.0, block_noise=0.0))
+        self._disk, self._runs = disk, runs
+
+    def run_fixed(self, request: FixedRun) -> Record:
+        record = super().run_fixed(request)
+        if len(self.requests) == self._runs:
+            self._disk.fail()
+        return record
+
+
+@pytest.mark.parametrize("runs", [3, *(pytest.param(n, marks=pytest.mark.faults) for n in (1, 5, 8, 10))])
+def test_a_disk_that_turns_read_only_stops_the_run_and_repaired_it_ends_with_the_same_result(
+    failing_disk: FailingDisk, runs: int, expected: tuple[Any, list[tuple[str, str]]]
+) -> None:
+    folder = failing_disk.path / "job"
+    with pytest.raises(InputError, match="Read-only file system") as stopped, told_of_the_disk(folder / "run"):
+        tuned(folder, OnADiskThatFails(failing_disk, runs))
+    assert "dmesg" in stopped.value.remedy and "same command" in stopped.value.remedy
+    failing_disk.repair()
+    before = entries_of(folder)
+    assert before, "what was finished before is on the disk"
+    whole_files(folder)
+    assert figures(tuned(folder)) == expected[0]
+    assert entries_of(folder) == expected[1] and set(before) <= set(expected[1])
+
+
 # ------------------------------------------------------------------------------------------- the whole command
 
 
@@ -131,6 +198,27 @@ def test_a_disk_that_fills_up_in_a_run(disk: Disk, entries: int, tmp_path: Path)
     before = whole_entries(at)
     (disk.path / "filler").unlink()
     finished(at, before)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("entries", [1, 4, 8])
+def test_a_disk_that_turns_read_only_in_a_run(failing_disk: FailingDisk, entries: int, tmp_path: Path) -> None:
+    """The run's disk, not the job's: a job whose own disk fails says so itself."""
+    job, run_dir = faulty_job(tmp_path / "job", text=PROVEN), failing_disk.path / "run"
+    process = job.start("--run-dir", str(run_dir))
+    wait_until(lambda: len(whole_entries(job, run_dir)) >= entries or process.poll() is not None, 200, f"{entries} entries")
+    failing_disk.fail()
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 2, said
+    assert "Read-only file system" in said and "same command" in said and "Traceback" not in said
+    failing_disk.repair()
+    whole_files(run_dir)
+    before = whole_entries(job, run_dir)
+    assert len(before) >= entries
+    done = job.run("--run-dir", str(run_dir))
+    assert done.returncode == 0, done.stderr
+    assert whole_entries(job, run_dir)[: len(before)] == before
+    assert json.loads((run_dir / "result.json").read_text())["knobs"] == {"num_workers": 2}
 
 
 @pytest.mark.faults

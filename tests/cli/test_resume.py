@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from command_line import QUICK, Job, make_job, wait_until
 
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
 # Workers only cost this job time. Nothing is ahead of the baseline after the search, so nothing has to be confirmed.
 NO_GAIN = QUICK.replace("{{amp_dtype: auto, optimizer_impl: auto, intra_op_threads: auto}}", "{{num_workers: [0, 1, 2, 3]}}")
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from command_line import QUICK, make_job
 
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
 FAILS = """\
 import torch
 from common import dataset, loss_function, model

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from typing import Any
 from command_line import Job, make_job
 
 from autotune_trials import warden
-from autotune_trials.surroundings import socket_folders
 
 # Reading a batch sleeps, which a worker hides: twice as fast, on a busy machine as well.
 READS = """\
@@ -182,59 +180,3 @@ def counted_once(job: Job) -> None:
     trials = trials_of(job)
     assert [t["number"] for t in trials] == list(range(len(trials)))
     assert [t["config"] for t in job.result["trials"]] == [t["config"] for t in trials]
-
-
-# ------------------------------------------------------------------------------------------- what may be left
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What a run may leave on this machine. Of processes only those that belong to runs below ``folder``."""
-
-    processes: frozenset[str]
-    memory: frozenset[str]
-    sockets: frozenset[str]
-
-    @classmethod
-    def of(cls, folder: Path) -> Surroundings:
-        memory = frozenset(name for name in os.listdir("/dev/shm") if _is_ours(name)) if os.path.isdir("/dev/shm") else frozenset()
-        sockets = {f"{place}/{name}" for place in socket_folders() for name in os.listdir(place) if _of_the_dead(name)}
-        return cls(frozenset(_processes_of(str(folder))), memory, frozenset(sockets))
-
-    def beyond(self, before: Surroundings) -> list[str]:
-        return sorted((self.processes - before.processes) | (self.memory - before.memory) | (self.sockets - before.sockets))
-
-
-def _is_ours(name: str) -> bool:
-    """Segments of torch's workers and of staged data, whose makers are gone: other tests may run beside this one."""
-    if name.startswith("torch_"):
-        return not warden.alive(int(name.split("_")[1]))
-    return _of_the_dead(name)
-
-
-def _of_the_dead(name: str) -> bool:
-    """A socket's or a staged copy's folder whose tuner is gone."""
-    return name.startswith("autotune-") and warden.is_stale("-".join(name.split("-")[1:5]))
-
-
-def _processes_of(folder: str) -> Iterator[str]:
-    for pid in warden.all_pids():
-        if pid == os.getpid() or not warden.alive(pid):
-            continue
-        try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes()
-            place = os.readlink(f"/proc/{pid}/cwd")
-            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if place.startswith(folder) or (b"AUTOTUNE_MARK" in environment and folder.encode() in environment):
-            yield f"process {pid}: {line}"
-
-
-def assert_free(path: Path) -> None:
-    """Nobody holds a lock on ``path``: a journal, or a working directory in which trials are put back."""
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    finally:
-        os.close(folder)

@@ -15,6 +15,8 @@ from autotune_trials.diagnose import kernel_oom_kills
 from autotune_trials.protocol import Block, KnobChoice, SessionConfig
 from autotune_trials.session import Session, SessionFailed
 
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
 Start = Callable[..., Session]
 QUICK_S = 20.0  # an end that waits for no timeout: the hang timeout is 60 s
 

@@ -17,6 +17,8 @@ from session_waits import gone_within, wait_for
 
 from autotune_trials import warden
 
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
 STUBBORN = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 JOBS = {
     "ignores TERM": STUBBORN + "ready()\ntime.sleep(99)",

@@ -15,6 +15,8 @@ from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol import Block
 from autotune_trials.session import SessionFailed
 
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
 
 def failure_of(session, blocks=None):
     def work():

@@ -10,6 +10,8 @@ import pytest
 from autotune_trials.session import SessionFailed
 from autotune_trials.warden import CappedLog
 
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
 
 def test_both_streams_are_kept(make_session):
     session = make_session("import sys\nprint('to out')\nprint('to err', file=sys.stderr)")

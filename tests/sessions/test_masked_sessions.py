@@ -9,6 +9,8 @@ from autotune_trials.protocol import Block
 from autotune_trials.session import SessionFailed
 from autotune_trials.warden import CappedLog, Masked
 
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
 SECRET = "hf_CANARY0123456789"
 LINES = "-----BEGIN KEY-----\nCANARYcanaryCANARY\n"
 

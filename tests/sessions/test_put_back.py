@@ -30,6 +30,8 @@ from autotune_trials.put_back import leftovers, put_back
 from autotune_trials.session import Session
 from autotune_trials.surroundings import places
 
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
 WAYS = {
     "overwritten": "open('mine.txt', 'w').write('theirs')",
     "overwritten twice": "open('mine.txt', 'w').write('a'); open('mine.txt', 'w').write('b')",

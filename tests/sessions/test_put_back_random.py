@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from session_paths import PYTHONPATH
 
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
 JOBS = Path(__file__).with_name("random_jobs.py")
 
 

@@ -15,6 +15,8 @@ import pytest
 from autotune.errors import InputError
 from autotune.journal import Journal
 
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
 
 def no_time(before: float) -> float:
     return before

@@ -24,6 +24,8 @@ from autotune.stages.pairs import Pairs
 from autotune.tracking import open_tracker
 from autotune_spaces.base import Value
 
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
 PROGRAMS = Path(__file__).parents[1] / "programs"
 SAME = {"optimizer_impl": "foreach"}  # rounds differently at most
 

@@ -20,6 +20,8 @@ from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
 from autotune_trials.protocol import Block, BlockReport, Record
 
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
 FASTER = {"num_workers": 2}
 
 

@@ -19,6 +19,8 @@ from autotune.tracking import open_tracker, preflight, sync
 from autotune.tracking.stores import resolve
 from autotune.tracking.ui import free_port, server_command
 
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
 
 def test_a_server_that_is_away_at_first(tmp_path: Path) -> None:
     from mlflow import MlflowClient

@@ -21,6 +21,8 @@ from autotune.tracking.pump import Busy, Pump
 from autotune.tracking.spool import SpoolPaths, read_events
 from autotune.tracking.stores import resolve
 
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:

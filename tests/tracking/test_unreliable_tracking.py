@@ -25,6 +25,8 @@ from autotune.tracking.base import Tracker
 from autotune.tracking.spool import SpoolPaths
 from autotune.tracking.tracker import StudyTracker
 
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
 numbers = itertools.count()
 
 

@@ -92,6 +92,41 @@ def test_runs_wait_for_their_place_and_can_be_stopped(cluster: RayCluster, tmp_p
     assert not (cluster.folder / "runs" / third).exists(), "the resumed run has started a directory of its own"
 
 
+# A measurement of it takes 12 steps, so 48 seconds.
+SLOW = """\
+import sys, time, torch
+weight = torch.nn.Parameter(torch.zeros(1))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for step in range(1000):
+    (weight - 1).square().sum().backward()
+    optimizer.step()
+    open(sys.argv[1], "a").write("step\\n")
+    time.sleep(4)
+"""
+
+
+@pytest.mark.faults
+def test_a_run_whose_measurements_are_elsewhere_and_long_is_stopped_within_half_a_minute(cluster: RayCluster, tmp_path: Path) -> None:
+    """Ray tells the run's own processes to end, not those of its trials on other nodes."""
+    steps = tmp_path / "steps"
+    folder = job(tmp_path / "job", "elsewhere", f"python slow.py {steps}")
+    (folder / "slow.py").write_text(SLOW)
+    with (folder / "job.yaml").open("a") as file:
+        file.write("executor: ray\ntraces: none\nsearch_space: {optimizer_impl: auto}\n")
+    id = submitted(cluster.autotune("submit", "job.yaml", "--cpus", "0", cwd=folder))
+    deadline = time.monotonic() + 120
+    while not (steps.exists() and len(steps.read_text().splitlines()) >= 6):
+        assert time.monotonic() < deadline, cluster.autotune("logs", id, cwd=folder).stdout
+        time.sleep(0.3)
+    asked_s = time.monotonic()
+    assert cluster.autotune("stop", id, cwd=folder).stdout == f"{id}: stopped\n"
+    assert time.monotonic() - asked_s < 30
+    assert "stopped on request" in cluster.autotune("logs", id, cwd=folder).stdout, "it ended by itself, and was not killed"
+    while cluster.processes("slow.py"):
+        assert time.monotonic() - asked_s < 45, "its trial goes on"
+        time.sleep(0.3)
+
+
 def test_what_the_cluster_shows_of_a_run_holds_no_secret(cluster: RayCluster, tmp_path: Path) -> None:
     import requests
 

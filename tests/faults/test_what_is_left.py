@@ -58,6 +58,7 @@ def test_a_lock_is_seen(tmp_path: Path) -> None:
 OTHERWISE = {
     "executors/test_ray_faults.py": "what is left on each node: ray_runs.py",
     "job/test_odd_files.py": "reads files",
+    "service/test_runs_on_a_cluster.py": "its cluster is there for all tests of the file, which look for their jobs in it",
     "stages/test_proposer.py": "reads files",
     "tracking/test_secrets.py": "writes files",
     "verdict/test_loss.py": "functions of numbers",

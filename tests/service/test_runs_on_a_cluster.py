@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from ray_nodes import RayCluster, ray_cluster
 
+from autotune.service.cluster import find_cluster
+from autotune.service.runs import Runs
+
 pytest.importorskip("ray.dashboard.optional_deps", reason="Ray's dashboard is not installed (pip install 'autotune-torch[service]')")
 pytestmark = pytest.mark.ray
 
@@ -42,11 +45,13 @@ def status(cluster: RayCluster, cwd: Path, id: str) -> str:
     return runs[id]["status"]
 
 
-def wait_until(cluster: RayCluster, cwd: Path, id: str, wanted: str, timeout_s: float = 60) -> None:
+def wait_until(cluster: RayCluster, id: str, wanted: str, timeout_s: float = 60) -> None:
+    """Asked from here: a new process of the command takes seconds to ask."""
+    runs = Runs(find_cluster(cluster.address, cluster.token_file))
     deadline = time.monotonic() + timeout_s
-    while (now := status(cluster, cwd, id)) != wanted:
+    while (now := runs.find(id).status) != wanted:
         assert time.monotonic() < deadline, f"{id} is {now}, not {wanted}"
-        time.sleep(0.5)
+        time.sleep(0.2)
 
 
 def test_a_run_goes_there_and_its_outcome_comes_back(cluster: RayCluster, tmp_path: Path) -> None:
@@ -67,7 +72,7 @@ def test_a_run_goes_there_and_its_outcome_comes_back(cluster: RayCluster, tmp_pa
 def test_runs_wait_for_their_place_and_can_be_stopped(cluster: RayCluster, tmp_path: Path) -> None:
     folder = job(tmp_path / "job", "long", "python forever.py")
     first = submitted(cluster.autotune("submit", "job.yaml", cwd=folder))
-    wait_until(cluster, folder, first, "RUNNING")
+    wait_until(cluster, first, "RUNNING")
     second = submitted(cluster.autotune("submit", "job.yaml", cwd=folder))
     deadline = time.monotonic() + 60
     while not cluster.processes("forever.py"):
@@ -82,14 +87,37 @@ def test_runs_wait_for_their_place_and_can_be_stopped(cluster: RayCluster, tmp_p
     assert time.monotonic() - asked_s < 30, "Ray had to kill it"
     assert "stopped on request" in cluster.autotune("logs", first, cwd=folder).stdout
     assert cluster.processes("forever.py") == []
-    wait_until(cluster, folder, second, "STOPPED")
+    wait_until(cluster, second, "STOPPED")
     assert "has ended already" in cluster.autotune("stop", first, cwd=folder).stdout
     assert (cluster.folder / "runs" / first / "journal.jsonl").exists()
 
     third = submitted(cluster.autotune("submit", "job.yaml", "--resume", first, cwd=folder))
-    wait_until(cluster, folder, third, "RUNNING")
+    wait_until(cluster, third, "RUNNING")
     cluster.autotune("stop", third, cwd=folder)
     assert not (cluster.folder / "runs" / third).exists(), "the resumed run has started a directory of its own"
+
+
+def test_what_the_cluster_shows_of_a_run_holds_no_secret(cluster: RayCluster, tmp_path: Path) -> None:
+    import requests
+
+    folder = job(tmp_path / "job", "secret", "python hello.py")
+    id = submitted(cluster.autotune("submit", "job.yaml", "--cpus", "0", cwd=folder))
+    token = cluster.token_file.read_text()
+    answer = requests.get(f"{cluster.address}/api/jobs/{id}", headers={"Authorization": f"Bearer {token}"}, timeout=20)
+    shown = answer.json()
+    assert shown["metadata"]["autotune.job"] == "secret"
+    assert "hunter2" not in answer.text and token not in answer.text
+    assert requests.get(f"{cluster.address}/api/jobs/{id}", timeout=20).status_code == 401
+
+
+def test_the_wrong_token_and_the_wrong_id(cluster: RayCluster, tmp_path: Path) -> None:
+    wrong = tmp_path / "token"
+    wrong.write_text("0" * 32)
+    refused = cluster.autotune("jobs", "--token-file", str(wrong), cwd=tmp_path)
+    assert refused.returncode == 2 and "refuses the token of --token-file" in refused.stderr
+    for command in ("logs", "stop"):
+        unknown = cluster.autotune(command, "nobody-1", cwd=tmp_path)
+        assert unknown.returncode == 2 and "knows no run 'nobody-1'" in unknown.stderr
 
 
 # A measurement of it takes 12 steps, so 48 seconds.
@@ -125,26 +153,3 @@ def test_a_run_whose_measurements_are_elsewhere_and_long_is_stopped_within_half_
     while cluster.processes("slow.py"):
         assert time.monotonic() - asked_s < 45, "its trial goes on"
         time.sleep(0.3)
-
-
-def test_what_the_cluster_shows_of_a_run_holds_no_secret(cluster: RayCluster, tmp_path: Path) -> None:
-    import requests
-
-    folder = job(tmp_path / "job", "secret", "python hello.py")
-    id = submitted(cluster.autotune("submit", "job.yaml", "--cpus", "0", cwd=folder))
-    token = cluster.token_file.read_text()
-    answer = requests.get(f"{cluster.address}/api/jobs/{id}", headers={"Authorization": f"Bearer {token}"}, timeout=20)
-    shown = answer.json()
-    assert shown["metadata"]["autotune.job"] == "secret"
-    assert "hunter2" not in answer.text and token not in answer.text
-    assert requests.get(f"{cluster.address}/api/jobs/{id}", timeout=20).status_code == 401
-
-
-def test_the_wrong_token_and_the_wrong_id(cluster: RayCluster, tmp_path: Path) -> None:
-    wrong = tmp_path / "token"
-    wrong.write_text("0" * 32)
-    refused = cluster.autotune("jobs", "--token-file", str(wrong), cwd=tmp_path)
-    assert refused.returncode == 2 and "refuses the token of --token-file" in refused.stderr
-    for command in ("logs", "stop"):
-        unknown = cluster.autotune(command, "nobody-1", cwd=tmp_path)
-        assert unknown.returncode == 2 and "knows no run 'nobody-1'" in unknown.stderr

@@ -73,16 +73,19 @@ class Stop:
                 raise KeyboardInterrupt
             self._asked.set()
             if number == signal.SIGTERM:
+                signal.signal(signal.SIGALRM, handle)
                 signal.setitimer(signal.ITIMER_REAL, TERM_WITHIN_S)
                 progress.warning(f"stopping after the current measurement, or in {TERM_WITHIN_S:.0f} s")
             else:
                 progress.warning("stopping after the current measurement; press Ctrl-C again to stop now")
 
-        previous = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
+        previous = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, handle)
         try:
             yield
         finally:
-            if self._asked.is_set():
+            if signal.getsignal(signal.SIGALRM) is handle:
                 signal.setitimer(signal.ITIMER_REAL, 0)
             for number, handler in previous.items():
                 signal.signal(number, handler)

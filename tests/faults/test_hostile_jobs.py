@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from faulty_runs import SEARCHED, faulty_job, trials_of, whole_entries
+from faulty_runs import SEARCHED, faulty_job, tree_of, trials_of, whole_entries
 from odd_jobs import CLOSES, ODD_BUT_WELL
 
 
@@ -16,14 +16,16 @@ def test_an_odd_job_is_tuned_like_any_other(job: str, tmp_path: Path) -> None:
     command = "setsid --wait python mine.py" if job == "is a session of its own" else "python mine.py"
     made = faulty_job(tmp_path / "job", *ODD_BUT_WELL[job], SEARCHED, command)
     process = made.start()
-    peak_kib = 0
+    peak_kib = jobs_kib = 0
     while process.poll() is None:
         peak_kib = max(peak_kib, memory_kib(process.pid))
+        jobs_kib = max([jobs_kib, *map(memory_kib, tree_of(process))])
         time.sleep(0.2)
     _, said = process.communicate()
     assert process.returncode == 0, said
     assert [t["state"] for t in trials_of(made)] in (["complete"], ["pruned"])
     assert peak_kib < 600 << 10, "what the job wastes is not the tuner's"
+    assert jobs_kib > 1 << 20 or job != "leaks"
     logs = [path.stat().st_size for path in made.run_dir.rglob("std*.log")]
     assert sum(logs) < len(logs) * (13 << 20), "of a gigabyte the first and the last part are kept"
 

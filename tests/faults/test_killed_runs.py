@@ -5,11 +5,15 @@ No finished trial is lost, none is counted twice, and the verdict is the one tha
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import wait_until
 from faulty_runs import (
     PROVEN,
     SEARCHED,
@@ -21,6 +25,7 @@ from faulty_runs import (
     one_rank,
     the_job,
     the_tuner,
+    tree_of,
     trials_of,
 )
 
@@ -58,6 +63,24 @@ def test_a_job_that_somebody_kills_in_a_trial_is_started_again(tmp_path: Path) -
     counted_once(job)
     [trial] = trials_of(job)
     assert trial["state"] in ("complete", "pruned"), trial
+
+
+@pytest.mark.faults
+def test_a_whole_tree_that_is_told_to_end_leaves_its_trial_unfinished(tmp_path: Path) -> None:
+    """As service managers do it, and the job hears of it first. In the default run: tests/stages/test_stop.py."""
+    job = faulty_job(tmp_path / "job", text=SEARCHED)
+    process = job.start()
+    wait_until(lambda: in_a_trial(job)(process) or process.poll() is not None, 120, "a trial")
+    for pid in tree_of(process):
+        os.kill(pid, signal.SIGTERM)
+    time.sleep(0.2)
+    process.terminate()
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130 and "same command" in said, said
+    assert not trials_of(job)
+    assert job.run().returncode == 0
+    counted_once(job)
+    assert [t["state"] for t in trials_of(job)] in (["complete"], ["pruned"])
 
 
 def in_a_trial(job) -> Callable:

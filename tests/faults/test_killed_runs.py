@@ -10,6 +10,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,8 @@ def test_a_whole_tree_that_is_told_to_end_leaves_its_trial_unfinished(tmp_path: 
     process = job.start()
     wait_until(lambda: in_a_trial(job)(process) or process.poll() is not None, 120, "a trial")
     for pid in tree_of(process):
-        os.kill(pid, signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
     time.sleep(0.2)
     process.terminate()
     _, said = process.communicate(timeout=30)

@@ -70,9 +70,11 @@ class Slot(Executor):
         except (RayTaskError, GetTimeoutError):  # our own defect there
             raise
         except RayError as error:
-            self.gone = True
-            ray.kill(self._actor)  # should it only be out of reach, it must not hold its node for ever
+            self._give_up()  # should it only be out of reach, it must not hold its node for ever
             raise self._lost(_first_line(error)) from error
+        except KeyboardInterrupt:
+            self._give_up()  # what it is asked to end would wait for what it still does
+            raise
         finally:
             self._busy = False
         return answer.get() if hasattr(answer, "wrong") else answer
@@ -137,8 +139,14 @@ class Slot(Executor):
         if asked:
             ray.wait(asked, num_returns=len(asked), timeout=GOODBYE_S)
         for slot in here:
-            slot.gone = True
-            ray.kill(slot._actor)
+            slot._give_up()
+
+    def _give_up(self) -> None:
+        """Its process is killed; the guard on its node ends the session and puts files back."""
+        import ray
+
+        self.gone = True
+        ray.kill(self._actor)
 
     def _lost(self, why: str) -> SessionFailed:
         return SessionFailed("lost", f"slot {self.node} is lost ({why})")

@@ -56,10 +56,18 @@ def _processes_of(folder: str) -> Iterator[str]:
             yield f"process {pid}: {line}"
 
 
-def assert_free(path: Path) -> None:
-    """Nobody holds a lock on ``path``: a journal, or a working directory in which trials are put back."""
-    folder = os.open(path, os.O_RDONLY)
+def held(folder: Path) -> list[str]:
+    """What somebody holds a lock on: journals, the sending of records, working directories in which trials are put back."""
+    places = [*folder.rglob("journal.jsonl"), *folder.rglob("send.lock"), *(file.parent for file in folder.rglob("job.yaml"))]
+    return [f"lock on {place}" for place in places if not _free(place)]
+
+
+def _free(path: Path) -> bool:
+    file = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
     finally:
-        os.close(folder)
+        os.close(file)
+    return True

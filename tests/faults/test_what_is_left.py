@@ -9,8 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-from leftovers import Surroundings, assert_free
+from leftovers import Surroundings, held
 
 from autotune_trials import warden
 
@@ -46,12 +45,14 @@ def test_processes_memory_and_sockets_are_seen(tmp_path: Path) -> None:
 
 
 def test_a_lock_is_seen(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    with open(path, "w") as file:
+    (tmp_path / "job.yaml").touch()
+    for path in (tmp_path / "journal.jsonl", tmp_path / "send.lock", tmp_path):
+        path.touch()
+        file = os.open(path, os.O_RDONLY)
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(BlockingIOError):
-            assert_free(path)
-    assert_free(path)
+        assert held(tmp_path) == [f"lock on {path}"]
+        os.close(file)
+    assert held(tmp_path) == []
 
 
 # What of the table in README.md is looked after in another way, or starts nothing.

@@ -63,7 +63,10 @@ def held(folder: Path) -> list[str]:
 
 
 def _free(path: Path) -> bool:
-    file = os.open(path, os.O_RDONLY)
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:  # removed meanwhile, or a link to nothing
+        return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -58,7 +58,7 @@ class FailingDisk:
     def __init__(self, path: Path) -> None:
         self.path, self._image = path, path.with_name("image")
         with open(self._image, "wb") as file:
-            file.truncate(64 << 20)
+            file.truncate(256 << 20)
         path.mkdir()
         try:
             subprocess.run(["mkfs.ext4", "-q", str(self._image)], check=True, capture_output=True)
@@ -223,19 +223,23 @@ def test_a_disk_that_turns_read_only_in_a_run(failing_disk: FailingDisk, kind: s
 
 
 @pytest.mark.faults
-def test_shared_memory_that_is_full(tmp_path: Path) -> None:
-    """1 MiB of /dev/shm, in a mount namespace of the run's own: batches of 8 MiB cannot come from workers."""
+@pytest.mark.parametrize("size_mib", [1, 20])
+def test_shared_memory_that_is_full(size_mib: int, tmp_path: Path) -> None:
+    """/dev/shm of a size of its own, in a mount namespace of the run's own: batches of 8 MiB, of which workers keep four or more."""
     job = faulty_job(tmp_path / "job", text=PROVEN)
     script = (job.folder / "mine.py").read_text().replace("x = torch.randn(16, generator=generator)", "x = torch.zeros(1 << 18)")
     (job.folder / "mine.py").write_text(script.replace("model(x)", "model(x[:, :16])").replace("x.sum() * 0.5", "x[:16].sum() * 0.5"))
-    command = "mount -t tmpfs -o size=1m none /dev/shm && exec autotune run job.yaml --quiet"
+    command = f"mount -t tmpfs -o size={size_mib}m none /dev/shm && exec autotune run job.yaml --quiet"
     done = subprocess.run(["unshare", "-m", "sh", "-c", command], cwd=job.folder, capture_output=True, text=True, timeout=280)
     if "unshare" in done.stderr or "mount" in done.stderr:
         pytest.skip(f"no mount namespace can be made here: {done.stderr.strip()}")
     assert done.returncode == 0, done.stderr
-    [trial] = job.result["trials"]
-    assert trial["config"] == {"num_workers": 2} and trial["state"] == "infeasible", trial
     assert job.result["verdict"] == "keep-baseline"
+    if size_mib == 1:
+        assert "/dev/shm" in job.result["observation"]["withdrawn"]["num_workers"] and not job.result["trials"]
+    else:
+        [trial] = job.result["trials"]
+        assert trial["config"] == {"num_workers": 2} and trial["state"] == "infeasible", trial
 
 
 def has(kind: str, job: Job, run_dir: Path) -> bool:

@@ -28,9 +28,10 @@ help: ## List what can be done
 demo: $(STAMP) ## Tune a real training job: a small CNN on scikit-learn's digits (a few minutes)
 	autotune run examples/digits/job.yaml
 
-# What measures needs the machine to itself; all the rest runs two at a time, one thread each.
+# What measures needs the machine to itself, and so does what has the kernel kill for want of memory, which it counts for the whole machine;
+# all the rest runs two at a time, one thread each.
 ALONE := $(addprefix tests/,cli/test_resume.py cli/test_styles_through_the_front_door.py explain/test_peaks.py \
-	explain/test_planted_operators.py findings/test_planted_faults.py house/test_command_line.py house/test_readme.py \
+	explain/test_planted_operators.py faults/test_out_of_memory.py findings/test_planted_faults.py house/test_command_line.py house/test_readme.py \
 	stages/test_odd_losses.py verdict/test_loads.py)
 
 test: $(STAMP) ## Run the tests (15 to 20 minutes on two cores; GPU tests skip themselves where there is no GPU)

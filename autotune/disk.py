@@ -24,7 +24,8 @@ def refused_by_disk(error: BaseException) -> bool:
 
 @contextmanager
 def told_of_the_disk(run_dir: Path, then: str = "the same command carries on from here") -> Iterator[None]:
-    """
+    """A refusal of the disk, told as what it is.
+
     Args:
         run_dir: named where the error names no file.
         then: what may be done when the disk takes files again.

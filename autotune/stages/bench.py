@@ -52,7 +52,7 @@ class Stop:
         Raises:
             Interrupted: as :meth:`check`.
         """
-        deadline = time.monotonic() + (ON_ITS_WAY_S if kind in ("crash", "ended", "killed") else 0.0)
+        deadline = time.monotonic() + (ON_ITS_WAY_S if kind in ("crash", "ended", "killed", "unhooked") else 0.0)
         while not self._asked.is_set() and time.monotonic() < deadline:
             time.sleep(0.02)  # not wait(): the handler of a signal could not set what this thread has locked
         self.check()

@@ -31,7 +31,7 @@ from autotune.job.configs import in_words, live_choices, process_part
 from autotune.job.spec import JobSpec
 from autotune.secrets import mask_command, secret_texts
 from autotune_spaces.base import Config, Knob, Start, Value, Withdrawn
-from autotune_trials import warden
+from autotune_trials import marks
 from autotune_trials.measure.profiler import STACK_STEPS
 from autotune_trials.paths import SessionPaths
 from autotune_trials.preparing import Preparation, silent
@@ -85,7 +85,7 @@ class LocalExecutor(Executor):
         self._own = (*own_places(self.run_dir, spec.tracking.uri), *own)
         self._open: list[Session] = []
         self._preparation = Preparation(say=say)
-        warden.sweep_stale(socket_folders())  # what an earlier run left behind when it was killed together with its wardens
+        marks.sweep_stale(socket_folders())  # what an earlier run left behind when it was killed together with its wardens
         self._lock = WorkdirLock(spec.workdir) if spec.side_effects.put_back or leftovers(str(self.run_dir)) else None
         try:
             restore_leftovers(self.run_dir)

@@ -35,7 +35,7 @@ from types import TracebackType
 from typing import Any
 
 from autotune_spaces.codec import encode
-from autotune_trials import diagnose, ranks, standstill, warden
+from autotune_trials import diagnose, marks, processes, ranks, standstill
 from autotune_trials.connection import Connection
 from autotune_trials.masking import Masks
 from autotune_trials.merge import merge_hellos, merge_records, merge_reports
@@ -111,7 +111,7 @@ class Session:
         self.paths, self.workdir = SessionPaths(Path(os.path.abspath(paths.root))), Path(os.path.abspath(workdir))
         fill = {**(fill or {}), "trial_dir": str(self.paths.out)}
         self.argv = filled_command(argv, fill)
-        self.mark = warden.new_mark()
+        self.mark = marks.new_mark()
         variables = {k: filled(v, fill) for k, v in env.items()}
         self.env = environment(self.paths, self.mark, variables, overrides or {}, cache_dir)
         self.config, self._masks = config, Masks(secrets)
@@ -292,15 +292,15 @@ class Session:
         A training process that ignores TERM is killed. After ``patience_s`` nobody is waited for any more.
         """
         pids = {rank.hello.pid for rank in self._ranks.values() if rank.hello is not None}
-        pids = {pid for pid in pids if warden.mark_of(pid) == self.mark}
-        warden.send(pids, signal.SIGTERM)
+        pids = {pid for pid in pids if marks.mark_of(pid) == self.mark}
+        processes.send(pids, signal.SIGTERM)
         began = time.monotonic()
         killed = False
         while self.command.exit_status is None and not self.command.lost and time.monotonic() < began + patience_s:
             self._turn(0.2)
             if not killed and time.monotonic() > began + 5 * self._grace_s:
                 killed = True
-                warden.send({pid for pid in pids if warden.mark_of(pid) == self.mark}, signal.SIGKILL)
+                processes.send({pid for pid in pids if marks.mark_of(pid) == self.mark}, signal.SIGKILL)
 
     # ------------------------------------------------------------------------------------------- waiting
 
@@ -375,7 +375,7 @@ class Session:
         if found.kind in ("oom", "killed") or diagnose.last_traceback(diagnose.read_tail(self.paths.stderr)):
             raise self._failed(found)
         hello = self._ranks[dead[0]].hello
-        if hello is not None and warden.alive(hello.pid):
+        if hello is not None and processes.alive(hello.pid):
             raise self._failure("agent", f"the agent of rank {dead[0]} hung up before {until}", log_tail=found.log_tail)
         detail = f"the training process (rank {dead[0]}) ended before {until}, while the command goes on"
         raise self._failure("ended", detail, log_tail=found.log_tail)
@@ -444,7 +444,7 @@ class Session:
 
     def _cpu_s(self) -> float:
         """CPU seconds the living processes of the session have used."""
-        stats = (warden.stat_of(pid) for pid in warden.marked(self.mark))
+        stats = (processes.stat_of(pid) for pid in marks.marked(self.mark))
         return sum(stat[3] for stat in stats if stat is not None)
 
     # ------------------------------------------------------------------------------------------- events

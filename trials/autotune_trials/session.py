@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -387,11 +388,14 @@ class Session:
             self.command.close()
             self._board.close()
             if gone and self.paths.written.exists():  # interrupted while the job still writes: the warden does it, or the next run
-                self.outcome = uninterrupted(lambda: put_back(str(self.paths.root), running=self.command.left))
+                uninterrupted(self._put_back)
             self._masks.file(self.paths.agent_log)
             for dump in self.paths.root.glob("stacks-*.txt"):  # opened by every process, asked for by few
                 if not dump.stat().st_size:
                     dump.unlink()
+
+    def _put_back(self) -> None:
+        self.outcome = put_back(str(self.paths.root), running=self.command.left)
 
     @property
     def closed(self) -> bool:
@@ -405,10 +409,28 @@ class Session:
         self.close()
 
 
-def uninterrupted(what: Callable[[], Outcome]) -> Outcome:
-    """An impatient Ctrl-C must not leave the user's files half put back: it is heard when that is done."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        return what()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def uninterrupted(what: Callable[[], None]) -> None:
+    """An impatient Ctrl-C must not leave the user's files half put back: it is heard when that is done.
+
+    In a thread of its own: an exception raised for a signal reaches the main thread wherever that is, also while it blocks the signal
+    itself, since any other thread of the process (the live table's, the tracking's) takes it then.
+    """
+    done = threading.Event()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            what()
+        except BaseException as error:
+            failures.append(error)  # raised again below
+        finally:
+            done.set()
+
+    threading.Thread(target=work, name="autotune-put-back").start()  # no daemon: it ends before the process does
+    while not done.is_set():
+        try:
+            done.wait()
+        except BaseException as interrupt:
+            failures.insert(0, interrupt)
+    if failures:
+        raise failures[0]

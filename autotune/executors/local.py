@@ -89,7 +89,7 @@ class LocalExecutor(Executor):
         self._lock = WorkdirLock(spec.workdir) if spec.side_effects.put_back or leftovers(str(self.run_dir)) else None
         try:
             restore_leftovers(self.run_dir)
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nobody has this executor yet, to close it
             self._unlock()
             raise
 
@@ -98,7 +98,7 @@ class LocalExecutor(Executor):
         try:
             session.start()
             self.last_hello = session.wait_hello()
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nobody has this session yet, to close it
             finish(session)
             raise
         return LocalLiveSession(session, dict(process_config))
@@ -149,14 +149,18 @@ class LocalExecutor(Executor):
         argv = [interpreter(self.spec.command, environment, self.spec.workdir), "-c", _PEAKS, *roots, "--threads", str(threads), "--device", device]
         try:
             done = subprocess.run(
-                argv, cwd=self.spec.workdir, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PEAKS_TIMEOUT_S
-            )
-            return dict(json.loads(done.stdout.splitlines()[-1])["peaks"])
+                argv, cwd=self.spec.workdir, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=PEAKS_TIMEOUT_S,
+                text=True, errors="replace",
+            )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise SessionFailed("hang", f"measuring the machine's peaks took more than {PEAKS_TIMEOUT_S} s") from None
-        except (OSError, ValueError, KeyError, IndexError) as error:
-            said = done.stderr.strip().splitlines()[-1:] if isinstance(error, (ValueError, KeyError, IndexError)) else [str(error)]
-            raise SessionFailed("crash", f"measuring the machine's peaks failed: {' '.join(said) or 'no output'}") from None
+        except OSError as error:
+            raise SessionFailed("crash", f"measuring the machine's peaks failed: {error}") from None
+        try:
+            return dict(json.loads(done.stdout.splitlines()[-1])["peaks"])
+        except (ValueError, TypeError, KeyError, IndexError):
+            said = (done.stderr.strip().splitlines() or ["no output"])[-1]
+            raise SessionFailed("crash", f"measuring the machine's peaks failed: {said}") from None
 
     def _printed_metrics(self, session: Session) -> dict[str, tuple[float, ...]]:
         patterns = {name: metric.pattern for name, metric in self.spec.convergence.metrics.items() if metric.pattern}

@@ -101,7 +101,7 @@ def ask(store: Store) -> str:
         try:
             _client(store).search_experiments(max_results=1)
             result.append("")
-        except Exception as error:
+        except Exception as error:  # whatever MLflow and its drivers raise: that is the answer
             result.append(reason(error))
 
     # MLflow retries a dead database for minutes on end, whatever it is told: leave it behind in a thread.
@@ -170,7 +170,7 @@ class Sender:
         self.experiment_id = self._find_experiment(client)
         if self.study_run_id and not _alive(client, self.study_run_id):
             # Somebody has emptied the store, or deleted the study in the UI: say everything again.
-            self.cursor.unlink()
+            self.cursor.unlink(missing_ok=True)
             self._reset()
         self._connected = client
 
@@ -215,8 +215,8 @@ class Sender:
         if found is None:
             try:
                 return client.create_experiment(self.experiment, artifact_location=self.store.artifact_location)
-            except Exception:
-                found = client.get_experiment_by_name(self.experiment)  # another study was faster
+            except Exception:  # each kind of store has its own; another study may have been faster
+                found = client.get_experiment_by_name(self.experiment)
                 if found is None:
                     raise
         if found.lifecycle_stage == "deleted":
@@ -292,7 +292,7 @@ class Sender:
         everything = {KEY_TAG: key, "mlflow.source.name": "autotune", "mlflow.user": _user(), **tags}
         try:
             run = self._client.create_run(self.experiment_id, start_time=start_ms, tags=everything, run_name=name)
-        except Exception:
+        except Exception:  # of any kind: the server may have done it all the same
             self.doubts[key] = time.time()
             self._write_cursor()
             raise

@@ -134,7 +134,7 @@ class Session:
                 raise self._postmortem.failure("crash", f"the command cannot be started: {self.command.error}")
             if self.command.lost:
                 raise self._postmortem.failure("crash", self.command.lost)
-        except BaseException:
+        except BaseException:  # also Ctrl-C: whoever wanted it has not got it, to close it
             self.close()
             raise
 

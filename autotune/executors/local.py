@@ -29,7 +29,7 @@ from autotune.export.fingerprint import interpreter
 from autotune.job.command import placeholders
 from autotune.job.configs import in_words, live_choices, process_part
 from autotune.job.spec import JobSpec
-from autotune.secrets import mask_command, secret_texts
+from autotune.secrets import secret_texts
 from autotune_spaces.base import Config, Knob, Start, Value, Withdrawn
 from autotune_trials import marks
 from autotune_trials.measure.profiler import STACK_STEPS
@@ -259,16 +259,3 @@ def finish(session: Session) -> None:
     shutil.rmtree(session.paths.out, ignore_errors=True)
     if not closed and session.paths.root.name.startswith("0001-"):  # every trial writes alike: one look will do
         notice(session.paths.root, session.workdir, session.places, session.outcome)
-
-
-def job_failed_log(failure: SessionFailed, spec: JobSpec, process: Mapping[str, object] | None = None) -> str:
-    """What a person is shown when the job itself fails: what, where, the end of its output, where the rest lies."""
-    lines = [f"{failure.kind} at {failure.where}: {failure.detail}" if failure.where else f"{failure.kind}: {failure.detail}"]
-    lines.append(f"command: {' '.join(mask_command(spec.command))}  (in {spec.workdir})")
-    if process:
-        lines.append("with " + " ".join(f"{k}={v}" for k, v in process.items()))
-    if failure.log_tail:
-        lines += ["the end of its output:", *("    " + line for line in failure.log_tail.splitlines())]
-    if failure.directory:
-        lines.append(f"the whole output: {SessionPaths(Path(failure.directory)).stderr}, {SessionPaths(Path(failure.directory)).stdout.name}")
-    return "\n".join(lines)

@@ -100,7 +100,7 @@ class StudyTracker(Tracker):
         if self._warned:
             return
         self._warned = self._behind = True
-        from autotune.tracking.mlflow import reason
+        from autotune.tracking.client import reason
 
         assert self._store is not None
         self._say(

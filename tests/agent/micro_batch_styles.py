@@ -311,7 +311,7 @@ def emptied_late(job: Job) -> None:
             job.step()
 
 
-class _Balanced(torch.autograd.Function):
+class Balanced(torch.autograd.Function):
     """A loss put into the backward of what it is given beside, as mixtures of experts do."""
 
     @staticmethod
@@ -327,7 +327,7 @@ def balanced(job: Job, loop: Callable[[Job], None] = plain) -> None:
     class Experts(Net):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y = super().forward(x)
-            return _Balanced.apply(y, y.mean(0).square().sum())
+            return Balanced.apply(y, y.mean(0).square().sum())
 
     job.net.__class__ = Experts
     loop(job)

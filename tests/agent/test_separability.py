@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from micro_batch_styles import Balanced
+from balanced_loss import Balanced
 from torch import nn
 
 from autotune_trials.agent.parts import Inseparable, cut, join, lengths_of, rows_of

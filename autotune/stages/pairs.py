@@ -58,7 +58,10 @@ class Pairs:
             SessionFailed: a run of the candidate failed, twice, or is too short to be timed.
             BaselineError: the unchanged job failed, twice, or is too short to be timed.
         """
-        missing = iter([s for s in range(pairs) if s not in self.reference or s not in self.candidate])
+        missing = [Seed(s) for s in range(pairs) if s not in self.reference or s not in self.candidate]
+        if not missing:
+            return
+        pieces_left = iter(missing)
 
         def serve(lane: Bench, pieces: Iterator[Seed]) -> None:
             for piece in pieces:
@@ -67,7 +70,7 @@ class Pairs:
         def give_up(piece: Seed, failure: SessionFailed) -> None:
             raise SessionFailed("lost", f"{MOST_LOST} times the machine was lost that pair {piece.seed} ran on; the last time: {failure.detail}")
 
-        spread(self.bench, lambda: next((Seed(s) for s in missing), None), serve, give_up)
+        spread(self.bench, lambda: next(pieces_left, None), serve, give_up)
 
     def _pair(self, bench: Bench, seed: int, pairs: int) -> None:
         """Both runs of one seed, on one machine: what is there of another machine is measured again."""

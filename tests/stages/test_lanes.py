@@ -194,6 +194,18 @@ def test_what_is_run_beside_a_pair_is_run_elsewhere_if_its_machine_is_lost_meanw
     assert lane.gone and node_of(again) == "" and again.losses[:10] == pairs.reference[0].losses[:10]
 
 
+def test_no_machine_is_waited_for_where_there_is_nothing_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss check asks for pairs that the confirmation has made; all machines may be gone by then."""
+    several = Several(Lane("a"))
+    with bench_of(tmp_path, several) as bench:
+        pairs = Pairs(bench, {"num_workers": 2}, {}, "confirm1")
+        pairs.ensure(2)
+        monkeypatch.setattr(several, "lanes", lambda: pytest.fail("a machine is asked for"))
+        pairs.ensure(2)
+        pairs.ensure(1)
+    assert len(pairs.log_speedups()) == 2
+
+
 def test_machines_lost_with_one_piece_are_not_held_against_another(tmp_path: Path) -> None:
     pieces, begun, given_up = 12, Counter[int](), []
     numbers = iter(range(pieces))

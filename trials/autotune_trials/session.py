@@ -426,7 +426,10 @@ def uninterrupted(what: Callable[[], None]) -> None:
         finally:
             done.set()
 
-    threading.Thread(target=work, name="autotune-put-back").start()  # no daemon: it ends before the process does
+    try:
+        threading.Thread(target=work, name="autotune-put-back").start()  # no daemon: it ends before the process does
+    except RuntimeError:  # there can be no further thread, at the limit of processes, say
+        work()
     while not done.is_set():
         try:
             done.wait()

@@ -10,15 +10,11 @@ import pytest
 
 sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("cli", "stages") if str(Path(__file__).parents[1] / folder) not in sys.path]
 
-from command_line import started  # noqa: E402
+from command_line import end_all  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def _after_every_fault(nothing_is_left: None) -> Iterator[None]:
     """Runs of a test that failed are ended first, so that the check tells what ended runs leave."""
     yield
-    while started:
-        process = started.pop()
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+    end_all()

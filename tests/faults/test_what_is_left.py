@@ -16,7 +16,7 @@ from autotune_trials import marks
 
 def a_dead_process() -> tuple[int, str]:
     """Its pid, and a mark as its tuner would have made it."""
-    code = "from autotune_trials import warden; print(marks.new_mark())"
+    code = "from autotune_trials import marks; print(marks.new_mark())"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env)
     return process.pid, process.communicate()[0].strip()

@@ -40,7 +40,8 @@ def run(
 
     The same command again resumes an interrupted run.
     """
-    from autotune.job.load import check_run_dir, load_job
+    from autotune.job.load import load_job
+    from autotune.job.run_dir import check_run_dir
 
     if quiet and json_lines:
         raise InputError("--quiet and --json exclude each other", where="autotune run", expected="one of them")

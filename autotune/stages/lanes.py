@@ -103,7 +103,7 @@ class _Spread(Generic[T]):
             self._serve(replace(self._bench, executor=lane), pieces)
         except SessionFailed as failure:
             self._on_failure(lane, pieces.held, failure)
-        except BaseException as error:
+        except BaseException as error:  # raised again by run(), in the caller's thread
             self._fail(error)
 
     def _on_failure(self, lane: Executor, piece: T | None, failure: SessionFailed) -> None:

@@ -64,7 +64,7 @@ def sync(run_dir: Path, uri: str | None = None, experiment: str | None = None) -
     sender = Sender(run_dir, store, experiment or own_experiment or run_dir.resolve().name)
     try:
         sent = sender.send(wait=True)
-    except Exception as error:
+    except Exception as error:  # whatever MLflow and its drivers raise
         raise InputError(
             f"MLflow at {store.shown} fails: {mask_text(reason(error), os.environ)}", where=str(run_dir),
             remedy="run `autotune sync` again when it answers; nothing is sent twice",

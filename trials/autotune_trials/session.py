@@ -57,6 +57,7 @@ from autotune_trials.surroundings import environment, filled, filled_command, pl
 from autotune_trials.switchboard import Switchboard
 from autotune_trials.watched import WatchedCommand
 
+WARDEN_S = 60.0  # for the warden to start, however busy the machine
 LAST_WORDS_S = 5.0  # after a training process died: how long its launcher may take to say why
 OTHERS_S = 0.3  # after a rank's error: for those of others that came before it
 STRAY_S = 15.0  # after a rank gave up a block: until the others must have done the same
@@ -128,8 +129,8 @@ class Session:
             self.command.start(self._board.folder)
             while not (self.command.pid or self.command.error or self.command.lost):
                 self._board.turn(1.0)
-                if time.monotonic() - self._started_s > 60:
-                    raise self._postmortem.failure("crash", "the watching process of this session did not start within 60 s")
+                if time.monotonic() - self._started_s > WARDEN_S:
+                    raise self._postmortem.failure("crash", f"the watching process of this session did not start within {WARDEN_S:.0f} s")
             if self.command.error:
                 raise self._postmortem.failure("crash", f"the command cannot be started: {self.command.error}")
             if self.command.lost:
@@ -426,7 +427,10 @@ def uninterrupted(what: Callable[[], None]) -> None:
         finally:
             done.set()
 
-    threading.Thread(target=work, name="autotune-put-back").start()  # no daemon: it ends before the process does
+    try:
+        threading.Thread(target=work, name="autotune-put-back").start()  # no daemon: it ends before the process does
+    except RuntimeError:  # there can be no further thread, at the limit of processes, say
+        work()
     while not done.is_set():
         try:
             done.wait()

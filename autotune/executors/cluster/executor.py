@@ -17,12 +17,12 @@ from typing import Any
 from autotune import __version__
 from autotune.errors import InputError
 from autotune.executors.base import Executor, FixedRun, LiveSession, SessionFailed
+from autotune.executors.cluster import slot as remote
 from autotune.executors.cluster.answers import SlotFacts
 from autotune.executors.cluster.connection import connect
-from autotune.executors.cluster.lane import Sessions, SlotExecutor
+from autotune.executors.cluster.lane import Sessions, Slot
 from autotune.executors.cluster.likeness import largest_group, unlike
 from autotune.executors.cluster.places import Place, places
-from autotune.executors.cluster.slot import Slot
 from autotune.executors.cluster.workdir import digest_of, inside_shipped
 from autotune.job.spec import JobSpec
 from autotune_spaces.base import Config
@@ -71,7 +71,7 @@ class RayExecutor(Executor):
         self._inside = inside_shipped(spec.workdir) if self._options["workdir"] == "ship" else None
         self._starting: dict[Place, Starting] = {}
         self._waiting: list[tuple[Place, Any, SlotFacts]] = []  # started, while it is not settled which kind is used
-        self._slots: dict[Place, SlotExecutor] = {}
+        self._slots: dict[Place, Slot] = {}
         self._out: dict[Place, str] = {}  # place -> why it is not used
         self._starts: Counter[Place] = Counter()
         self._used: list[tuple[str, SlotFacts]] = []  # every process that ran sessions, by the name of its slot
@@ -131,7 +131,7 @@ class RayExecutor(Executor):
 
         with self._turn:
             if ray.is_initialized():
-                SlotExecutor.farewell([*self._slots.values(), *(SlotExecutor(p, a, f, self._sessions, self) for p, a, f in self._waiting)])
+                Slot.farewell([*self._slots.values(), *(Slot(p, a, f, self._sessions, self) for p, a, f in self._waiting)])
                 for starting in self._starting.values():
                     ray.kill(starting.actor)
                 ray.shutdown()
@@ -139,7 +139,7 @@ class RayExecutor(Executor):
             self._starting.clear()
             self._waiting.clear()
 
-    def _anywhere(self, do: Callable[[SlotExecutor], Any]) -> Any:
+    def _anywhere(self, do: Callable[[Slot], Any]) -> Any:
         """On a slot; on another one where that is lost."""
         for _ in range(MOST_LOST - 1):
             try:
@@ -150,7 +150,7 @@ class RayExecutor(Executor):
                 self._warn(f"{failure.detail}: what was being measured there is measured again")
         return do(self._await_slot())
 
-    def _await_slot(self) -> SlotExecutor:
+    def _await_slot(self) -> Slot:
         """One that is there; waits for it.
 
         Raises:
@@ -162,12 +162,12 @@ class RayExecutor(Executor):
             time.sleep(0.2)
             with self._turn:
                 self._collect()
-        assert isinstance(here[0], SlotExecutor)
+        assert isinstance(here[0], Slot)
         return here[0]
 
     # ------------------------------------------------------------------------------------------- slots come and go
 
-    def _here(self) -> list[SlotExecutor]:
+    def _here(self) -> list[Slot]:
         with self._turn:
             return [slot for slot in self._slots.values() if not slot.gone]
 
@@ -199,7 +199,7 @@ class RayExecutor(Executor):
         if self._starts[place] > MOST_STARTS:
             self._leave_out(place, f"its process ended {MOST_STARTS} times")
             return
-        actor = ray.remote(Slot).options(
+        actor = ray.remote(remote.Slot).options(
             num_cpus=place.cpus, num_gpus=place.gpus, resources={place.resource: 1} if place.resource else None,
             scheduling_strategy=NodeAffinitySchedulingStrategy(place.node_id, soft=False), max_restarts=0, max_task_retries=0,
         ).remote(self.spec, place, self._inside, self._run_dir)  # fmt: skip
@@ -240,7 +240,7 @@ class RayExecutor(Executor):
             self.like = largest_group([facts.machine for _, _, facts in self._waiting])
         waiting, self._waiting = self._waiting, []
         for place, actor, facts in waiting:
-            slot = SlotExecutor(place, actor, facts, self._sessions, self)
+            slot = Slot(place, actor, facts, self._sessions, self)
             why = self._unfit(facts)
             if why:
                 slot.close()

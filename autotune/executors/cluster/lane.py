@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.executors.base import NODE, Executor, FixedRun, LiveSession, SessionFailed
-from autotune.executors.cluster.answers import Answer, SlotFacts
+from autotune.executors.cluster.answers import SlotFacts
 from autotune.executors.cluster.places import Place
 from autotune.executors.cluster.slot import CHUNK_BYTES
 from autotune_spaces.base import Config
@@ -39,7 +39,7 @@ class Sessions:
             return root
 
 
-class SlotExecutor(Executor):
+class Slot(Executor):
     """Sessions on one slot. Whatever is asked of it may raise :class:`SessionFailed` ``lost``: its machine or its process is gone.
 
     Args:
@@ -75,7 +75,7 @@ class SlotExecutor(Executor):
             raise self._lost(_first_line(error)) from error
         finally:
             self._busy = False
-        return answer.get() if isinstance(answer, Answer) else answer
+        return answer.get() if hasattr(answer, "wrong") else answer
 
     def open_live(self, process_config: Config) -> LiveSession:
         home = self._sessions.new("live", self.node)
@@ -128,7 +128,7 @@ class SlotExecutor(Executor):
         self.farewell([self])
 
     @staticmethod
-    def farewell(slots: Sequence[SlotExecutor]) -> None:
+    def farewell(slots: Sequence[Slot]) -> None:
         """End several at once."""
         import ray
 
@@ -147,7 +147,7 @@ class SlotExecutor(Executor):
 class SlotLiveSession(LiveSession):
     """A running job on a slot."""
 
-    def __init__(self, slot: SlotExecutor, hello: Hello, process_config: Config, home: Path) -> None:
+    def __init__(self, slot: Slot, hello: Hello, process_config: Config, home: Path) -> None:
         self._slot, self.hello, self.process_config, self.directory = slot, hello, process_config, home
         self._closed = False
 

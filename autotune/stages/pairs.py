@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 
 from autotune.errors import BaselineError
@@ -86,7 +87,7 @@ class Pairs:
 
     def repeat_reference(self, seed: int) -> Record:
         """The reference once more with the same seed, on the same machine if it is still there: is the job deterministic?"""
-        return self._beside(self.reference[seed], lambda bench: self._run(bench, "reference", seed, again=True))
+        return self._beside(self.reference[seed], partial(self._run, side="reference", seed=seed, again=True))
 
     @property
     def nodes(self) -> str:
@@ -223,7 +224,7 @@ class SharedBaseline(Pairs):
             if seed not in self.candidate:
                 self.bench.progress.fixed_run(self.label, len(self.candidate) + 1, pairs, self.configs["candidate"])
                 reference = self._shared.reference[seed]
-                self.candidate[seed] = self._beside(reference, lambda bench, seed=seed: self._run(bench, "candidate", seed))
+                self.candidate[seed] = self._beside(reference, partial(self._run, side="candidate", seed=seed))
                 self.reference[seed] = reference
 
     def repeat_reference(self, seed: int) -> Record:

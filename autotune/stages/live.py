@@ -191,17 +191,17 @@ class LiveComparison:
         return replace(rounds[0], ratio=pooled([r.ratio for r in rounds]), no_effect=no_effect)
 
     def _round(self, candidate: Config, reference: Config, prune: bool) -> Comparison:
-        """One round; once more if the job came to its end meanwhile: blocks of two processes are no neighbours."""
-        restarts = self._restarts
-        found = self._round_once(candidate, reference, prune)
-        return found if self._restarts == restarts else self._round_once(candidate, reference, prune)
+        """One round; once more if the job came to its end meanwhile, and then whatever happens."""
+        found = self._round_once(candidate, reference, prune, one_process=True) or self._round_once(candidate, reference, prune)
+        assert found is not None
+        return found
 
-    def _round_once(self, candidate: Config, reference: Config, prune: bool) -> Comparison:
-        if self._beside is None or self._beside[0] != key_of(reference):
-            self.reference(reference)
-        assert self._beside is not None
-        opening = self._beside[1]
+    def _round_once(self, candidate: Config, reference: Config, prune: bool, one_process: bool = False) -> Comparison | None:
+        """``one_process``: None as soon as the job has come to its end, because blocks of two processes are no neighbours."""
+        opening, restarts = self._opening(reference), self._restarts
         report = self.block(candidate)
+        if one_process and self._restarts != restarts:
+            return None
         cost, parts = self.cost(candidate, report), anatomy(_window(report), report.settle_iterations)
         no_effect = dict(report.no_effect)
         if prune and math.log(cost / opening) > max(CLEAR_LOSS, 4 * self.noise):
@@ -209,9 +209,19 @@ class LiveComparison:
             ratio = LogRatio(math.log(cost / opening), self.noise * math.sqrt(2), 1)
             return Comparison(ratio, True, parts, report.settle_s, no_effect)
         again = self.cost(candidate, self.block(candidate))
+        if one_process and self._restarts != restarts:
+            return None
         closing = self.reference(reference)
+        if one_process and self._restarts != restarts:
+            return None
         blocks = [("B", opening), ("C", cost), ("C", again), ("B", closing)]
         return Comparison(live_log_ratio(blocks, noise=self.noise), False, parts, report.settle_s, no_effect)
+
+    def _opening(self, reference: Config) -> float:
+        """Cost of the reference block that was measured last, if it still has a candidate at its side; else of a new one."""
+        if self._beside is None or self._beside[0] != key_of(reference):
+            return self.reference(reference)
+        return self._beside[1]
 
     def _measure(self, config: Config, cached_batches: bool) -> BlockReport:
         planned = block = self._plan(config, cached_batches)

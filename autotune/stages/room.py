@@ -3,9 +3,9 @@
 A live session goes on where the job would have stopped (its loader's epochs do not end), so it meets the job's end as it comes: the
 command finishes, or a table of learning rates is over and the job raises. The next session has to do with shorter blocks.
 
-    12 │ 400 ✗            the job has 300 steps
-    200 │ 200 ✗           the first block fits now
-    200 │ …               one session for each block
+    12 │ 400 ✗                   the job has 300 steps
+    200 │ 200 ✗                  one block fits now, the comparison it belongs to does not
+    33 │ 33 │ 33 │ 33 │ 33 │ …   and now that does
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import replace
 from autotune_trials.protocol import Block
 
 MIN_ITERATIONS, MAX_ITERATIONS = 8, 400  # of a block
+ROUND = 6  # blocks for which there is to be room: the four of a comparison, one that was interrupted, and what all of them need to settle
 RESTARTS = 3  # sessions in a row that end without one finished block, before the job is called too short
 
 
@@ -50,7 +51,6 @@ class Room:
         return self._barren < RESTARTS
 
     def shortened(self, block: Block) -> Block:
-        """``block`` as the next session should try it: half as long, unless it is known to fit."""
-        if block.iterations <= self._known:
-            return block
-        return replace(block, iterations=max(MIN_ITERATIONS, block.iterations // 2))
+        """``block`` as the next session should try it: half as long until it fits, then so that a whole comparison does."""
+        fits = self._known // ROUND if block.iterations <= self._known else block.iterations // 2
+        return replace(block, iterations=min(block.iterations, max(MIN_ITERATIONS, fits)))

@@ -88,6 +88,18 @@ def test_blocks_become_as_short_as_the_job_needs(tmp_path: Path, steps: int, how
     assert found.ratio.estimate == pytest.approx(-0.3567, abs=0.1)
 
 
+@pytest.mark.parametrize("how", ["ended", "crash"])
+def test_blocks_become_so_short_that_a_comparison_is_made_in_one_process(tmp_path: Path, how: str) -> None:
+    """44 iterations are wanted, and four blocks side by side; the job has 100."""
+    machine = ShortJob(table(), steps=100, how=how)
+    with comparing(tmp_path, machine) as live:
+        live.reference({})
+        live.compare(FASTER, {})
+        live.compare(FASTER, {})
+    last = machine.blocks[-1][0]
+    assert [config for number, config in machine.blocks if number == last][-4:] == [{}, FASTER, FASTER, {}]
+
+
 def test_a_job_too_short_for_any_block_says_so(tmp_path: Path) -> None:
     with comparing(tmp_path, ShortJob(table(), steps=9)) as live, pytest.raises(BaselineError, match="ends before one block"):
         live.reference({})

@@ -154,7 +154,7 @@ def _measure(
     expected_s = observation.startup_s + sum(_expected_s(step.config, trials) for step in missing)
     if bench.out_of_time() or expected_s > SHARE * bench.journal.elapsed_s:
         return known, [TOO_LITTLE_TIME]
-    with LiveComparison(bench, noise=observation.noise) as live:
+    with LiveComparison(bench, noise=observation.noise, room=observation.anatomy.iterations) as live:
         for step in missing:
             bench.progress.measuring("build-up", step.config)
             try:

@@ -46,7 +46,7 @@ def simplify(bench: Bench, observation: Observation, config: Config, trials: Seq
     if stored is not None:
         return stored["config"], tuple(decode(KnobGain, g) for g in stored["gains"])
     kept, gains = dict(config), []
-    with LiveComparison(bench, process_part(config, bench.spec.search_space), observation.noise) as live:
+    with LiveComparison(bench, process_part(config, bench.spec.search_space), observation.noise, observation.anatomy.iterations) as live:
         for name in _least_promising_first(config, trials):
             if name not in kept:
                 continue  # went together with the knob it depends on

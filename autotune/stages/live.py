@@ -22,13 +22,13 @@ from autotune.results import Anatomy
 from autotune.secrets import mask_command
 from autotune.stages.bench import KILLS, Bench
 from autotune.stages.lanes import MOST_LOST
+from autotune.stages.room import MIN_ITERATIONS, Room
 from autotune.verdict.speedup import LogRatio, live_log_ratio, pooled
 from autotune.verdict.timing import anatomy, cost_per_sample, disturbed, mean_turnover_s
 from autotune_spaces.base import Config
 from autotune_trials.protocol import Block, BlockReport, Window
 
 BLOCK_S = 0.7  # aim of one measured block: long against scheduler ticks (4 ms), short against drift (seconds)
-MIN_ITERATIONS, MAX_ITERATIONS = 8, 400
 FIRST_ITERATIONS = 12  # before anything is known of the job's speed
 BLOCK_LIMIT_S = 60.0  # a candidate this slow has lost anyway
 COMPILE_LIMIT_S = 300.0  # max-autotune of a large model takes minutes
@@ -38,7 +38,6 @@ MOST_REMEASURED = 8  # blocks of one session; a machine busier than that is simp
 CLEAR_LOSS = 0.10  # log ratio; a first pair this much slower, and beyond 4 sigma of noise, ends the comparison
 ROUNDS = 3  # of two pairs each, for one comparison
 SPOILED = 0.08  # standard error of a round's log ratio above which (and above 3x the noise) something hit it
-RESTARTS = 3  # sessions in a row that end without one finished block, before the job is called too short
 
 
 class BlockFailed(Exception):
@@ -79,20 +78,21 @@ class _History:
 
 
 class LiveComparison:
-    """Opens the job when it must, keeps it as long as it lives, and measures blocks in it. A context manager."""
+    """Opens the job when it must, keeps it as long as it lives, and measures blocks in it. A context manager.
 
-    def __init__(self, bench: Bench, process_config: Config | None = None, noise: float = 0.02) -> None:
+    ``room``: iterations of a block that a session of this job is known to have room for.
+    """
+
+    def __init__(self, bench: Bench, process_config: Config | None = None, noise: float = 0.02, room: int = 0) -> None:
         self.bench, self.process_config, self.noise = bench, dict(process_config or {}), noise
         self.disturbed_blocks = 0
         self._session: LiveSession | None = None
         self._iteration_s: float | None = None  # of the reference
         self._samples = 1.0  # samples an iteration of the reference
         self._beside: tuple[str, float] | None = None  # key and cost of the reference block measured last
-        self._barren = 0  # sessions in a row that ended before a block was finished
         self._kills = 0  # of the job, by somebody else, since a block was finished
-        self._finished = 0  # blocks of this session
+        self._room = Room(room)
         self._restarts = 0  # sessions that ended by themselves
-        self._longest = MAX_ITERATIONS  # iterations of a block that the job has room for
         self._lost = 0  # sessions whose machine is gone
         self._count = 0
         self._histories: dict[str, _History] = {}  # of the reference and of what is being compared with it, in this session
@@ -106,7 +106,8 @@ class LiveComparison:
     def close(self) -> None:
         if self._session is not None:
             self._session.close()
-        self._session, self._beside, self._finished = None, None, 0
+        self._session, self._beside = None, None
+        self._room.begin_session()
         self._histories.clear()
 
     @property
@@ -190,17 +191,17 @@ class LiveComparison:
         return replace(rounds[0], ratio=pooled([r.ratio for r in rounds]), no_effect=no_effect)
 
     def _round(self, candidate: Config, reference: Config, prune: bool) -> Comparison:
-        """One round; once more if the job came to its end meanwhile: blocks of two processes are no neighbours."""
-        restarts = self._restarts
-        found = self._round_once(candidate, reference, prune)
-        return found if self._restarts == restarts else self._round_once(candidate, reference, prune)
+        """One round; once more if the job came to its end meanwhile, and then whatever happens."""
+        found = self._round_once(candidate, reference, prune, one_process=True) or self._round_once(candidate, reference, prune)
+        assert found is not None
+        return found
 
-    def _round_once(self, candidate: Config, reference: Config, prune: bool) -> Comparison:
-        if self._beside is None or self._beside[0] != key_of(reference):
-            self.reference(reference)
-        assert self._beside is not None
-        opening = self._beside[1]
+    def _round_once(self, candidate: Config, reference: Config, prune: bool, one_process: bool = False) -> Comparison | None:
+        """``one_process``: None as soon as the job has come to its end, because blocks of two processes are no neighbours."""
+        opening, restarts = self._opening(reference), self._restarts
         report = self.block(candidate)
+        if one_process and self._restarts != restarts:
+            return None
         cost, parts = self.cost(candidate, report), anatomy(_window(report), report.settle_iterations)
         no_effect = dict(report.no_effect)
         if prune and math.log(cost / opening) > max(CLEAR_LOSS, 4 * self.noise):
@@ -208,27 +209,38 @@ class LiveComparison:
             ratio = LogRatio(math.log(cost / opening), self.noise * math.sqrt(2), 1)
             return Comparison(ratio, True, parts, report.settle_s, no_effect)
         again = self.cost(candidate, self.block(candidate))
+        if one_process and self._restarts != restarts:
+            return None
         closing = self.reference(reference)
+        if one_process and self._restarts != restarts:
+            return None
         blocks = [("B", opening), ("C", cost), ("C", again), ("B", closing)]
         return Comparison(live_log_ratio(blocks, noise=self.noise), False, parts, report.settle_s, no_effect)
 
+    def _opening(self, reference: Config) -> float:
+        """Cost of the reference block that was measured last, if it still has a candidate at its side; else of a new one."""
+        if self._beside is None or self._beside[0] != key_of(reference):
+            return self.reference(reference)
+        return self._beside[1]
+
     def _measure(self, config: Config, cached_batches: bool) -> BlockReport:
-        block = self._plan(config, cached_batches)
+        planned = block = self._plan(config, cached_batches)
         while True:
             try:
                 [report] = self.session.measure([block])
             except SessionFailed as failure:
-                finished = self._finished
-                self.close()
-                self._after_failure(failure, config, finished)
-                if not finished and failure.kind != "killed":  # not even one: the job may be shorter than the block
-                    self._longest = max(MIN_ITERATIONS, block.iterations // 2)
-                block = replace(block, iterations=min(block.iterations, self._longest))
+                try:
+                    block = self._again(failure, config, block)
+                finally:
+                    self.close()
                 continue
-            self._barren, self._kills, self._finished = 0, 0, self._finished + 1
+            self._kills = 0
+            self._room.finish(len(report.window.times_s) if report.window else 0)
             self.bench.stop.check_after("crash" if report.error else "")
             if report.error or report.window is None or not report.window.times_s:
                 raise self._failed(report)
+            if block != planned:
+                self._room.longest = block.iterations
             self._check_memory(report.window)
             return report
 
@@ -242,7 +254,7 @@ class LiveComparison:
             batch = config.get("batch_size")
             samples = float(batch) * self.session.job.world_size if isinstance(batch, int) else 0.0  # each rank has its own batch
             scale = samples / self._samples if samples > self._samples else 1.0
-            iterations = round(min(max(BLOCK_S / (self._iteration_s * scale), MIN_ITERATIONS), self._longest))
+            iterations = round(min(max(BLOCK_S / (self._iteration_s * scale), MIN_ITERATIONS), self._room.longest))
         limit = COMPILE_LIMIT_S if slow_start else BLOCK_LIMIT_S
         expected = (self._iteration_s or 0.0) * iterations * 4
         return Block(
@@ -250,44 +262,36 @@ class LiveComparison:
             max_seconds=max(limit, expected), cached_batches=cached_batches,
         )
 
-    def _after_failure(self, failure: SessionFailed, config: Config, finished: int) -> None:
-        """Raise what the failure means for ``config``; return if the block should simply be tried again in a new session.
-
-        That is where the job has come to its end, or to an error of its own after ``finished`` blocks: past the steps it was
-        made for, a table of learning rates may end, say. Or where its machine is lost, and there are others.
-        """
+    def _again(self, failure: SessionFailed, config: Config, block: Block) -> Block:
+        """The block to try in a new session: the job has come to its end, or was killed, or its machine is lost. Raises what else it means."""
         self.bench.stop.check_after(failure.kind)
         if failure.kind == "killed" and self._kills < KILLS - 1:
-            self._kills += 1
-            self._restarts += 1
+            self._kills, self._restarts = self._kills + 1, self._restarts + 1
             self.bench.progress.note(f"the job was killed ({failure.detail}); started again")
-            return
+            return block
         if failure.kind == "lost":
             self._restarts, self._lost = self._restarts + 1, self._lost + 1
             if not self.bench.executor.fails_over or self._lost > MOST_LOST:
                 raise failure
             self.bench.progress.warning(f"{failure.detail}: what was being measured there is measured again")
-            return
-        if failure.kind == "ended" or (failure.kind == "crash" and finished):
+            return block
+        own = not config and not block.cached_batches  # nothing is asked of the job that it does not do by itself
+        if self._room.may_have_ended(failure.kind, block):
             self._restarts += 1
-            self._barren = 0 if finished else self._barren + 1
-            if self._barren < RESTARTS:
-                return
-            if config:
-                raise BlockFailed("failed", f"the job ends before one block could be measured ({failure.detail})")
-            raise BaselineError(
-                "the job ends before one block of iterations could be measured",
-                where=" ".join(mask_command(self.bench.spec.command)), expected=f"a few hundred optimizer steps ({failure.detail})",
-                remedy="raise its number of epochs or steps in job.yaml's command: trials never run to the end",
-            )
-        if not config and self.process_config == {}:
+            if self._room.end_session():
+                return self._room.shortened(block)
+            raise self._too_short(failure) if own else BlockFailed("failed", f"the job ends before one block could be measured ({failure.detail})")
+        if own and self.process_config == {}:
             raise failure
         self._kills = 0
-        if failure.kind == "oom":
-            raise BlockFailed("infeasible", f"out of memory ({failure.detail})")
-        if failure.kind == "killed":  # by a guard of the machine's memory, most likely: larger sizes are not tried
-            raise BlockFailed("infeasible", f"killed {KILLS} times in a row ({failure.detail})")
-        raise BlockFailed("failed", f"{failure.kind}: {failure.detail}")
+        raise _lost_trial(failure)
+
+    def _too_short(self, failure: SessionFailed) -> BaselineError:
+        return BaselineError(
+            "the job ends before one block of iterations could be measured",
+            where=" ".join(mask_command(self.bench.spec.command)), expected=f"a few hundred optimizer steps ({failure.detail})",
+            remedy="raise its number of epochs or steps in job.yaml's command: trials never run to the end",
+        )
 
     def _failed(self, report: BlockReport) -> BlockFailed:
         kind, _, text = report.error.partition(":")
@@ -308,3 +312,12 @@ class LiveComparison:
 def _window(report: BlockReport) -> Window:
     assert report.window is not None
     return report.window
+
+
+def _lost_trial(failure: SessionFailed) -> BlockFailed:
+    """What the end of a session says of the configuration that was being measured in it."""
+    if failure.kind == "oom":
+        return BlockFailed("infeasible", f"out of memory ({failure.detail})")
+    if failure.kind == "killed":  # by a guard of the machine's memory, most likely: larger sizes are not tried
+        return BlockFailed("infeasible", f"killed {KILLS} times in a row ({failure.detail})")
+    return BlockFailed("failed", f"{failure.kind}: {failure.detail}")

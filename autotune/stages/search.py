@@ -65,7 +65,7 @@ def _search_live(bench: Bench, observation: Observation, trials: list[Trial]) ->
     proposals = Proposals(bench, proposer, observation, trials)
 
     def serve(lane: Bench, pieces: Iterator[Proposal]) -> None:
-        with LiveComparison(lane, noise=observation.noise) as live:
+        with LiveComparison(lane, noise=observation.noise, room=observation.anatomy.iterations) as live:
             for proposal in pieces:
                 proposals.measured(_measure(lane, live, proposal, proposals))
 

@@ -76,6 +76,7 @@ def in_memory() -> set[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1000)
 def test_found_proven_and_launched(job: Job) -> None:
     before = in_memory()
     done = job.run(timeout_s=900)

@@ -177,8 +177,8 @@ command: {command}
 env: {{OMP_NUM_THREADS: 1}}
 traces: none
 tracking: {{uri: null}}
-search_space: {{num_workers: [0, 1], amp_dtype: auto, batch_size: auto, ddp_bucket_cap_mb: [1]}}
-budget: {{minutes: 1, trials: 3}}
+search_space: {{num_workers: [0, 1], batch_size: auto, ddp_bucket_cap_mb: [1]}}
+budget: {{minutes: 4, trials: 3}}
 convergence: {{steps: 60}}
 """
 

@@ -20,7 +20,7 @@ env: {{OMP_NUM_THREADS: 1}}
 traces: none
 tracking: {{uri: null}}
 search_space:
-  num_workers: [0, 1]
+  num_workers: [0, 2]
   amp_dtype: auto
   batch_size: [8, 32, 64]
   ddp_bucket_cap_mb: [1]
@@ -28,8 +28,8 @@ search_space:
 budget: {{minutes: 8, trials: 12}}
 convergence: {{steps: 80}}
 """
-# Reading a batch of 8 sleeps 16 ms, which a worker hides; from 32 samples on the second rank alone is out of memory.
-FAULTY = {"item": "time.sleep(0.002)", "width": 600, "samples": 512, "forward": "if len(x) >= 32 and rank == 1: raise MemoryError('no room')"}
+# Reading a batch of 8 sleeps 32 ms, of which two workers leave the half; from 32 samples on the second rank alone is out of memory.
+FAULTY = {"item": "time.sleep(0.004)", "width": 600, "samples": 2048, "forward": "if len(x) >= 32 and rank == 1: raise MemoryError('no room')"}
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def sessions(run_dir: Path, mode: str) -> list[Path]:
 def test_the_job_is_seen_as_both_ranks_are(result: dict[str, Any]) -> None:
     seen = result["observation"]["job"]
     assert (seen["world_size"], seen["samples_per_step"]) == (2, 16.0)
-    assert seen["loader"]["rank_samples"] == [256, 256]
+    assert seen["loader"]["rank_samples"] == [1024, 1024]
     assert seen["ddp"][0]["site"].startswith("train.py:") and seen["ddp"][0]["gradients_mib"] > 1
     assert {"num_workers", "batch_size", "ddp_bucket_cap_mb", "gradient_as_bucket_view"} <= set(result["observation"]["domains"])
     assert set(result["observation"]["withdrawn"]) <= {"amp_dtype"}, "only for want of bfloat16 instructions"
@@ -67,7 +67,7 @@ def test_the_job_is_seen_as_both_ranks_are(result: dict[str, Any]) -> None:
 
 def test_it_comes_to_a_verdict_with_the_gain_that_was_planted(result: dict[str, Any]) -> None:
     assert result["verdict"] == "tuned", result["reason"]
-    assert result["knobs"].get("num_workers") == 1 and result["speedup"]["low"] > 1.1
+    assert result["knobs"].get("num_workers") == 2 and result["speedup"]["low"] > 1.1
     assert result["loss"]["verdict"] in ("unchanged", "not-needed"), result["loss"]
 
 

@@ -275,6 +275,21 @@ def test_what_the_job_moves_to_itself_goes_back_to_where_it_came_from(make_sessi
         shutil.rmtree(disk)
 
 
+def test_a_directory_goes_back_past_a_place_where_the_job_has_made_another_one(make_session, home):
+    """Rotated through a place where nobody is looked after: what the job made there stays, and is not in the way."""
+    outside = home.parent / f"{home.name}-outside"
+    outside.mkdir()
+    before = state(home)
+    rotate = "os.rename(A, B); os.mkdir(A); open(A + '/other', 'w').write('x')"
+    session = make_session(
+        HEAD + f"O = {str(outside / 'o')!r}\nA, B = 'folder', O\n{rotate}\nA, B = O, 'older'\n{rotate}\nopen('done', 'w').close()", keep=()
+    )
+    wait_for((home / "done").exists)
+    session.close()
+    assert state(home) == before and not session.outcome["failed"]
+    assert (outside / "o" / "other").read_text() == "x"
+
+
 def test_what_cannot_go_back_stays_where_the_job_moved_it_and_is_named(make_session, home):
     outside = home.parent / f"{home.name}-outside"
     outside.mkdir()

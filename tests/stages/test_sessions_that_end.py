@@ -55,11 +55,11 @@ class _ShortSession(LiveSession):
 
 
 @contextmanager
-def comparing(folder: Path, machine: ShortJob) -> Iterator[LiveComparison]:
+def comparing(folder: Path, machine: ShortJob, room: int = 0) -> Iterator[LiveComparison]:
     journal = Journal(folder / "run" / "journal.jsonl", lambda before: before)
     with closing(journal), open_progress("quiet", 60.0) as progress:
         bench = Bench(job(folder), machine, journal, progress, open_tracker(None, "e", folder / "run"), folder / "run")
-        with LiveComparison(bench) as live:
+        with LiveComparison(bench, room=room) as live:
             yield live
 
 
@@ -79,13 +79,27 @@ def test_every_comparison_is_made_within_one_session(tmp_path: Path, how: str) -
     assert sum(count // 2 for count in spent.values()) >= 4  # both blocks of each of the four rounds, side by side
 
 
-def test_blocks_become_as_short_as_the_job_needs(tmp_path: Path) -> None:
-    """44 iterations are wanted, the job has 30."""
-    machine = ShortJob(table(), steps=30)
+@pytest.mark.parametrize("how", ["ended", "crash"])
+@pytest.mark.parametrize("steps", [30, 20])
+def test_blocks_become_as_short_as_the_job_needs(tmp_path: Path, steps: int, how: str) -> None:
+    """44 iterations are wanted, the job has 30, or 20."""
+    machine = ShortJob(table(), steps=steps, how=how)
     with comparing(tmp_path, machine) as live:
         live.reference({})
         found = live.compare(FASTER, {})
     assert found.ratio.estimate == pytest.approx(-0.3567, abs=0.1)
+
+
+@pytest.mark.parametrize("how", ["ended", "crash"])
+def test_blocks_become_so_short_that_a_comparison_is_made_in_one_process(tmp_path: Path, how: str) -> None:
+    """44 iterations are wanted, and four blocks side by side; the job has 100."""
+    machine = ShortJob(table(), steps=100, how=how)
+    with comparing(tmp_path, machine) as live:
+        live.reference({})
+        live.compare(FASTER, {})
+        live.compare(FASTER, {})
+    last = machine.blocks[-1][0]
+    assert [config for number, config in machine.blocks if number == last][-4:] == [{}, FASTER, FASTER, {}]
 
 
 def test_a_job_too_short_for_any_block_says_so(tmp_path: Path) -> None:
@@ -116,11 +130,30 @@ def test_a_candidate_that_crashes_is_tried_once_in_a_fresh_session(tmp_path: Pat
             return super().report(block, config)
 
     machine = Crashing(table(), steps=10_000)
-    with comparing(tmp_path, machine) as live:
+    with comparing(tmp_path, machine, room=100) as live:
         live.reference({})
         with pytest.raises(BlockFailed, match="crash"):
             live.compare(FASTER, {})
     assert len(machine.sessions) == 2
+
+
+@pytest.mark.parametrize("room", [0, 100])
+def test_a_job_that_fails_only_with_batches_from_memory_is_not_broken(tmp_path: Path, room: int) -> None:
+    class WantsItsOwn(ShortJob):
+        def open_live(self, process_config: Config) -> LiveSession:
+            return _WithoutCeiling(super().open_live(process_config), self)
+
+    class _WithoutCeiling(_ShortSession):
+        def measure(self, blocks: Sequence[Block]) -> list[BlockReport]:
+            if blocks[0].cached_batches:
+                raise SessionFailed("crash", "exit code 1")
+            return super().measure(blocks)
+
+    with comparing(tmp_path, WantsItsOwn(table(), steps=10_000), room) as live:
+        live.reference({})
+        with pytest.raises(BlockFailed):
+            live.block({}, cached_batches=True)
+        assert live.reference({}) > 0
 
 
 class Killed(ShortJob):

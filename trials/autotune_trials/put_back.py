@@ -18,13 +18,13 @@ import functools
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from autotune_trials import aftermath
 from autotune_trials.aftermath import OUTCOME, SILENT_S, Entry, Outcome, written_since
 from autotune_trials.places import below
 from autotune_trials.removal import Removal
-from autotune_trials.restoring import make_folder_again, rename_back, restore_file
+from autotune_trials.restoring import is_in_the_way, make_folder_again, rename_back, restore_file
 
 
 def put_back(session: str, late: bool = False, running: Iterable[int] = ()) -> Outcome:
@@ -89,7 +89,7 @@ class _Putting:
         """Directories of the user's, and those that hold one of them: else what the session has made keeps its name."""
         theirs = {(e["dev"], e["ino"]): e["path"] for e in self._of("renamed") if not e["made"]}  # the first name stands: last first
         removed = {entry["path"] for entry in self._of("folder")}
-        for entry in self._of("renamed"):
+        for entry in self._without_stations():
             if entry["made"] and not _holds_one_of(entry["to"], set(theirs)):
                 self._try(entry, lambda _: None)
             else:
@@ -97,6 +97,22 @@ class _Putting:
                 self._try(entry, functools.partial(rename_back, outcome=self._outcome, removal=self._removal, elsewhere=elsewhere))
             if os.path.isdir(entry["to"]):
                 self._stay.insert(0, entry)
+
+    def _without_stations(self) -> Iterator[Entry]:
+        """The renames to undo, the last first. Where a directory was on its way and something else is now, it need not get back to."""
+        renames = self._of("renamed")
+        passed: dict[tuple[int, int], list[Entry]] = {}
+        for number, entry in enumerate(renames):
+            inode = (entry["dev"], entry["ino"])
+            later = passed.get(inode, [])
+            entry = {**entry, "to": later[0]["to"]} if later else entry
+            if any((e["dev"], e["ino"]) == inode for e in renames[number + 1 :]) and is_in_the_way(entry, self._removal):
+                passed.setdefault(inode, []).append(entry)
+                continue
+            yield entry
+            if not os.path.lexists(entry["file"]):  # undone
+                for station in passed.pop(inode, []):
+                    os.unlink(station["file"])
 
     def _restore(self, entry: Entry) -> None:
         path = self._here(entry)

@@ -44,6 +44,14 @@ def rename_back(entry: Entry, outcome: Outcome, removal: Removal, elsewhere: boo
         outcome["restored"].append(path)
 
 
+def is_in_the_way(entry: Entry, removal: Removal) -> bool:
+    """Whether something else lies where a renamed directory would get back to."""
+    if not is_the_one(entry["to"], entry):
+        return False
+    removal.make_way(entry["path"])
+    return os.path.lexists(entry["path"])
+
+
 def _merge(folder: str, into: str) -> None:
     """Another program has made something where the directory was: what is in it takes its place beside that. Of two things of one name one stays."""
     for name in os.listdir(folder):

@@ -100,7 +100,7 @@ def measure(nodes: int, options: argparse.Namespace, address: str, folder: Path)
     (folder / "job.yaml").write_text(JOB.format(block_s=options.block_s, path=path, address=address, trials=options.trials * nodes))
     spec, run_dir, began = load_job(folder / "job.yaml"), folder / "run", time.monotonic()
     journal = Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic() - began)
-    with closing(journal), open_progress("quiet", 1e6) as progress, no_plateau(), closing(RayExecutor(spec, run_dir)) as executor:
+    with closing(journal), open_progress("quiet", 1e6) as progress, no_plateau(), closing(RayExecutor(spec, run_dir, say=str)) as executor:
         bench = Bench(spec, executor, journal, progress, open_tracker(None, "nodes", run_dir), run_dir)
         observation = observe(bench)
         wait_for(executor, nodes)

@@ -1,7 +1,7 @@
 """Sessions on a Ray cluster: the executor ``ray``.
 
-    tuner: RayExecutor ──▶ SlotExecutor ══ray══▶ Slot (actor) ──▶ LocalExecutor ──▶ Session ──▶ warden ──▶ the command
-             │ lanes()          one a slot          one a node, or a share of one      as on this machine
+    tuner: RayExecutor ──▶ lane.Slot ══ray══▶ slot.Slot (actor) ──▶ LocalExecutor ──▶ Session ──▶ warden ──▶ the command
+             │ lanes()        one a slot       one a node, or a share of one      as on this machine
              └ Optuna, journal, tracking, report stay here
 
 Ray is used for what it is good at: knowing the machines, holding a slot of one for us alone, starting a process there, carrying

@@ -57,6 +57,7 @@ bench: $(STAMP) ## Measure the agent's cost, the queue after a stall, live sessi
 	$(RUN) benchmarks/live_vs_restart.py
 	$(RUN) benchmarks/trace.py
 	$(RUN) benchmarks/scale.py
+	$(RUN) benchmarks/scale_nodes.py
 
 bench-verdicts: $(STAMP) ## Score the two verdicts where the truth is known: planted faults, loads, simulated machines (an hour)
 	for script in benchmarks/verdicts/*.py; do $(RUN) "$$script"; done

@@ -3,6 +3,7 @@
     python benchmarks/scale.py [--trials 1000] [--no-mlflow] [--write]      --write: the figures to scale.md
 
 Then the record of a search a fifth as long is sent to an MLflow server on this machine, to see what a server takes.
+What several machines bring is measured by scale_nodes.py.
 
 The stages, the proposer (Optuna), the journal, the spool and MLflow (sqlite) are the real ones; the job and its time are replayed, so that
 whatever the clock shows is the tuner's. The time the replay itself needs to make up its figures is taken off. The landscape keeps a little
@@ -111,6 +112,7 @@ class Marks:
     """What was seen after each trial."""
 
     began_s: float = 0.0
+    cpu_s: float = 0.0  # of this process, from the first trial to the last
     ended_s: list[float] = field(default_factory=list)
     resident_mib: list[float] = field(default_factory=list)
 
@@ -143,6 +145,7 @@ class Figures:
     blocks: float  # a trial
     report_bytes: float  # a block
     server_ms: float = 0.0
+    cpu_ms: float = 0.0  # a trial, the replay's own taken off
 
 
 def measure(trials: int, mlflow: bool, folder: Path) -> Figures:
@@ -157,7 +160,7 @@ def measure(trials: int, mlflow: bool, folder: Path) -> Figures:
     parts = {name: 1e3 * meter.total_s / len(walls) for name, meter in meters.items() if name != "replay"}
     parts["all else"] = statistics.fmean(own) - sum(parts.values())
     return Figures(len(walls), own, parts, marks.resident_mib, sizes(run_dir), REQUESTS.calls, meters["replay"].calls / len(walls),
-                   executor.report_bytes / meters["replay"].calls)  # fmt: skip
+                   executor.report_bytes / meters["replay"].calls, cpu_ms=1e3 * (marks.cpu_s - meters["replay"].total_s) / len(walls))  # fmt: skip
 
 
 REQUESTS = Meter()
@@ -219,8 +222,9 @@ def run(spec: JobSpec, run_dir: Path, mlflow: bool, meters: dict[str, Meter], ma
         for meter in meters.values():
             meter.total_s, meter.calls = 0.0, 0
         REQUESTS.calls = executor.report_bytes = 0
-        marks.began_s = time.perf_counter()
+        marks.began_s, marks.cpu_s = time.perf_counter(), -time.process_time()
         search(bench, observation)
+        marks.cpu_s += time.process_time()
         records.finish(tracker, "FINISHED")
     return executor
 
@@ -250,6 +254,7 @@ def page(figures: Figures, command: str) -> str:
         f"| mean of {n} trials | {statistics.fmean(own):.1f} (bar: {MOST_MS:.0f}) |", f"| median | {own[n // 2]:.1f} |",
         f"| 95 of 100 | {own[n * 95 // 100]:.1f} |",
         f"| the longest | {own[-1]:.1f} |",
+        f"| of the mean, on a core | {figures.cpu_ms:.1f} |",
         *(f"| {name}, mean | {ms:.1f} |" for name, ms in figures.parts_ms.items()), "", "## Does it grow", "",
         "| tenth of the search | " + " | ".join(str(i + 1) for i in range(TENTHS)) + " |", "|---" * (TENTHS + 1) + "|",
         "| ms a trial | " + " | ".join(f"{ms:.0f}" for ms in tenths(figures.tuner_ms)) + " |",

@@ -8,6 +8,7 @@ carried on: a lock that is waited for, a torn line, a trial that was queued and 
 from __future__ import annotations
 
 import math
+import random
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     import optuna
 
 INFEASIBLE_VALUE = 10.0  # a log ratio no real configuration reaches: e^10 times slower
-MAX_REPEATS = 8  # proposals in a row that were measured already: the space is as good as exhausted
+MOST_MOVES = 2000  # from a configuration that was measured to one that was not; who makes more has seen all there are
 
 
 class Proposer:
@@ -41,6 +42,7 @@ class Proposer:
         self.domains = {name: tuple(values) for name, values in domains.items()}
         self._excluded: set[tuple[str, Value]] = set()
         self._study = _open_study(path, seed)
+        self._random = random.Random(seed)
         self._asked: dict[str, optuna.Trial] = {}
         self._known: dict[str, Trial] = {}
         self._queue: list[tuple[str, dict[str, Value]]] = []
@@ -52,9 +54,7 @@ class Proposer:
         sampler, self._study.sampler = self._study.sampler, optuna.samplers.RandomSampler()  # asked for nothing, and TPE takes its time
         for trial in trials:
             self._known[key_of(trial.config)] = trial
-            self._study.enqueue_trial({**self.defaults, **trial.config})
-            asked, _ = self._ask()
-            self._tell(asked, trial)
+            self._tell(self._ask_for(trial.config), trial)
         self._study.sampler = sampler
 
     def enqueue(self, config: Config, origin: str) -> None:
@@ -66,6 +66,7 @@ class Proposer:
     def next(self) -> tuple[str, dict[str, Value]] | None:
         """(origin, configuration) that is neither measured nor being measured; None when there is no other.
 
+        Where the sampler proposes what was measured already, as it does more and more the surer it is, one beside that is taken.
         Several may be asked for before one is told: the sampler takes those in flight for slow ones and keeps away from them.
         """
         while self._queue:
@@ -73,27 +74,19 @@ class Proposer:
             clean = self._clean(config)
             if clean != config or self._taken(clean):
                 continue  # a value was withdrawn since, or it was measured meanwhile
-            self._study.enqueue_trial({**self.defaults, **config})
-            asked, _ = self._ask()
-            self._asked[key_of(config)] = asked
+            self._asked[key_of(config)] = self._ask_for(config)
             return origin, config
         if len(self._known) + len(self._asked) >= self.size() - 1:  # the baseline itself is not a trial
             return None
-        for _ in range(MAX_REPEATS):
-            asked, config = self._ask()
-            known = self._known.get(key_of(config))
-            if self._excluded & set(config.items()):
-                self._tell(asked, Trial(-1, config, "infeasible"))
-            elif not config:
-                self._tell(asked, Trial(-1, {}, "complete", 0.0))
-            elif known is not None:
-                self._tell(asked, known)
-            elif key_of(config) in self._asked:
-                self._tell(asked, Trial(-1, config, "failed"))  # somebody else measures it
-            else:
-                self._asked[key_of(config)] = asked
-                return "sampler", config
-        return None
+        asked, config = self._ask()
+        if not self._is_new(config):
+            self._tell(asked, self._repeated(config))
+            beside = self._new_beside(config)
+            if beside is None:
+                return None
+            asked, config = self._ask_for(beside), beside
+        self._asked[key_of(config)] = asked
+        return "sampler", config
 
     def tell(self, trial: Trial) -> None:
         key = key_of(trial.config)
@@ -114,12 +107,37 @@ class Proposer:
     def _taken(self, config: Config) -> bool:
         return key_of(config) in self._known or key_of(config) in self._asked
 
+    def _is_new(self, config: Config) -> bool:
+        return bool(config) and not self._taken(config) and not self._excluded & set(config.items())
+
+    def _repeated(self, config: dict[str, Value]) -> Trial:
+        """What the sampler is told of a proposal that is not measured (again).
+
+        It knows its value already. Told once more, the best would fill its group of good ones with copies, and it would propose nothing else.
+        """
+        if self._excluded & set(config.items()):
+            return Trial(-1, config, "infeasible")
+        return Trial(-1, config, "failed") if config else Trial(-1, config, "complete", 0.0)
+
+    def _new_beside(self, config: dict[str, Value]) -> dict[str, Value] | None:
+        """One that differs from ``config`` in one knob or a few: where a better one lies, if there is one. None: there is no other in the space."""
+        for _ in range(MOST_MOVES):
+            knob = self._random.choice(list(self.domains))
+            config = self._clean({**config, knob: self._random.choice(self.domains[knob])})
+            if self._is_new(config):
+                return config
+        return None
+
     def _clean(self, config: Config) -> dict[str, Value]:
         inside = {
             k: v for k, v in config.items()
             if k in self.domains and v in self.domains[k] and (k, v) not in self._excluded
         }
         return normalise(inside, self.defaults, self.space)
+
+    def _ask_for(self, config: Config) -> optuna.Trial:
+        self._study.enqueue_trial({**self.defaults, **config})
+        return self._ask()[0]
 
     def _ask(self) -> tuple[optuna.Trial, dict[str, Value]]:
         asked = self._study.ask()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,6 +130,15 @@ def test_nobody_answers_there(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("command: python train.py\nexecutor: {ray: {address: '127.0.0.1:1'}}\n")
     with pytest.raises(InputError, match="no Ray cluster answers at 127.0.0.1:1"):
         connect(load_job(tmp_path / "job.yaml"), tmp_path / "run")
+
+
+def test_a_cluster_is_reached_from_outside_by_rays_client_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)  # as if it were not installed
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "job.yaml").write_text("command: python train.py\nexecutor: {ray: {address: 'ray://127.0.0.1:1'}}\n")
+    with pytest.raises(InputError, match="Ray's client, which is not installed") as refused:
+        connect(load_job(tmp_path / "job.yaml"), tmp_path / "run")
+    assert "ray[client]" in refused.value.remedy
 
 
 def test_a_directory_too_large_to_ship_is_said_with_the_way_out() -> None:

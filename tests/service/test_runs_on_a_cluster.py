@@ -4,6 +4,8 @@ says of them comes at once."""
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -18,6 +20,18 @@ from autotune.service.runs import Runs
 pytest.importorskip("ray.dashboard.optional_deps", reason="Ray's dashboard is not installed (pip install 'autotune-torch[service]')")
 pytestmark = pytest.mark.ray
 
+TESTS = Path(__file__).resolve().parents[1]
+PLAYED = """\
+name: played
+command: python played_job.py
+env: {{PYTHONPATH: "{path}"}}
+search_space: {{num_workers: [1, 2], optimizer_impl: [fused]}}
+executor: ray
+traces: none
+tracking: {{uri: none}}
+budget: {{minutes: 5, trials: 3}}
+convergence: {{steps: 60}}
+"""
 JOB = "name: {name}\ncommand: {command}\ntracking: {{uri: none}}\nenv: {{API_KEY: hunter2hunter2}}\n"
 
 
@@ -95,6 +109,25 @@ def test_runs_wait_for_their_place_and_can_be_stopped(cluster: RayCluster, tmp_p
     wait_until(cluster, third, "RUNNING")
     cluster.autotune("stop", third, cwd=folder)
     assert not (cluster.folder / "runs" / third).exists(), "the resumed run has started a directory of its own"
+
+
+@pytest.mark.slow
+def test_a_run_with_executor_ray_steers_and_the_worker_measures(cluster: RayCluster, tmp_path: Path) -> None:
+    """It takes no node for itself, so the one worker is free for its slot; the directory is shipped once, with the submission."""
+    path = os.pathsep.join(map(str, (TESTS.parent, TESTS.parent / "trials", TESTS.parent / "search_spaces", TESTS / "sessions")))
+    (tmp_path / "job.yaml").write_text(PLAYED.format(path=path))
+    shutil.copy(TESTS / "executors" / "played_job.py", tmp_path)
+    done = cluster.autotune("submit", "job.yaml", "--follow", cwd=tmp_path, timeout_s=240)
+    id = done.stdout.partition(":")[0]
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = cluster.folder / "runs" / id
+    result = json.loads((run / "result.json").read_text())
+    assert result["verdict"] == "tuned" and result["knobs"]["num_workers"] == 2
+    executor = result["environment"]["executor"]
+    assert executor["address"] == "auto" and len(executor["slots"]) == 1
+    assert {trial["node"] for trial in result["trials"]} == set(executor["slots"])
+    sessions = [path.name for path in (run / "sessions").iterdir()]
+    assert sessions and all(name.endswith(f"@{next(iter(executor['slots']))}") for name in sessions)
 
 
 def test_what_the_cluster_shows_of_a_run_holds_no_secret(cluster: RayCluster, tmp_path: Path) -> None:

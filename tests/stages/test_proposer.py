@@ -86,6 +86,17 @@ def test_a_small_space_is_exhausted_and_says_so(tmp_path: Path) -> None:
     assert len(run(p, 50)) == 3
 
 
+def test_all_of_a_space_is_proposed_however_sure_the_sampler_is(tmp_path: Path) -> None:
+    """The surer it is, the more often it proposes the best one again."""
+    alike = {name: DOMAINS[name] for name in ("num_workers", "amp_dtype", "intra_op_threads")}
+    p = Proposer(tmp_path / "optuna.log", SPACE, alike, {k: DEFAULTS[k] for k in alike}, 0)
+    trials = run(p, 50)
+    assert len({key_of(t.config) for t in trials}) == len(trials) == 4 * 2 * 3 - 1
+    (tmp_path / "conditions").mkdir()
+    trials = run(proposer(tmp_path / "conditions"), 200)
+    assert len({key_of(t.config) for t in trials}) == len(trials) == (3 * 2 * 2 + 1) * 2 * 3 - 1, "no prefetching without workers"
+
+
 def study_of(folder: Path) -> optuna.Study:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend

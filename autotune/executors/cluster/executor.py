@@ -23,7 +23,7 @@ from autotune.executors.cluster.connection import connect
 from autotune.executors.cluster.lane import Sessions, Slot
 from autotune.executors.cluster.likeness import largest_group, unlike
 from autotune.executors.cluster.places import Place, places
-from autotune.executors.cluster.workdir import digest_of, inside_shipped
+from autotune.executors.cluster.workdir import digest_of, enter_again, inside_shipped
 from autotune.job.spec import JobSpec
 from autotune_spaces.base import Config
 from autotune_spaces.facts import Machine
@@ -66,7 +66,7 @@ class RayExecutor(Executor):
     def __init__(self, spec: JobSpec, run_dir: Path, *, like: Machine | None = None, say: Tell = print, warn: Tell = print) -> None:
         self.spec, self.like = spec, like
         self._say, self._warn, self._options = say, warn, spec.executor.options
-        self._run_dir = Path(run_dir).absolute()
+        self._run_dir, self._begun_in = Path(run_dir).absolute(), Path.cwd()
         self._sessions = Sessions(self._run_dir)
         self._inside = inside_shipped(spec.workdir) if self._options["workdir"] == "ship" else None
         self._starting: dict[Place, Starting] = {}
@@ -217,6 +217,7 @@ class RayExecutor(Executor):
             del self._starting[place]
             try:
                 self._waiting.append((place, starting.actor, ray.get(starting.facts)))
+                enter_again(self._begun_in)
             except ActorUnschedulableError:  # the node is gone again
                 continue
             except RayError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from autotune.executors.cluster import workdir
 from autotune.executors.cluster.answers import Answer, answered, relocated
 from autotune.executors.cluster.connection import connect
 from autotune.executors.cluster.likeness import largest_group, unlike
-from autotune.executors.cluster.places import Place, places
+from autotune.executors.cluster.places import Place, groups, places
 from autotune.job.load import load_job
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_trials.protocol import BlockReport, Hello
@@ -47,6 +48,18 @@ def test_a_resource_marks_nodes() -> None:
     nodes = node("a", CPU=32.0, GPU=4.0, tuning=2.0), node("b", CPU=32.0, GPU=4.0)
     assert found({"resource": "tuning"}, *nodes) == [("a-aaaaaa.0", 16.0, 2.0), ("a-aaaaaa.1", 16.0, 2.0)]
     assert found({"resource": "tuning", "cpus_per_slot": 24}, *nodes) == [("a-aaaaaa", 24, 4.0)]
+
+
+def test_slots_of_two_nodes_are_of_one_kind_and_stay_as_long_as_their_nodes_do() -> None:
+    nodes = [node(name, CPU=32.0) for name in "abcde"]
+    nodes.insert(1, node("small", CPU=8.0))
+    first = list(groups(places(nodes, {}), 2, []))
+    assert [[n[0] for n in group.nodes] for group in first] == [["a", "b"], ["c", "d"]], "e waits for another one"
+    assert first[0].name == "a-aaaaaa+bbbbbb" and first[0].cpus == 32.0
+    without_a = [n for n in nodes if n["NodeManagerHostname"] != "a"]
+    then = list(groups(places(without_a, {}), 2, first))
+    assert then[0] == first[1], "in use, and nothing has happened to it"
+    assert [n[0] for n in then[1].nodes] == ["b", "e"]
 
 
 @pytest.mark.parametrize(
@@ -128,6 +141,15 @@ def test_nobody_answers_there(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("command: python train.py\nexecutor: {ray: {address: '127.0.0.1:1'}}\n")
     with pytest.raises(InputError, match="no Ray cluster answers at 127.0.0.1:1"):
         connect(load_job(tmp_path / "job.yaml"), tmp_path / "run")
+
+
+def test_a_cluster_is_reached_from_outside_by_rays_client_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)  # as if it were not installed
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "job.yaml").write_text("command: python train.py\nexecutor: {ray: {address: 'ray://127.0.0.1:1'}}\n")
+    with pytest.raises(InputError, match="Ray's client, which is not installed") as refused:
+        connect(load_job(tmp_path / "job.yaml"), tmp_path / "run")
+    assert "ray[client]" in refused.value.remedy
 
 
 def test_a_directory_too_large_to_ship_is_said_with_the_way_out() -> None:

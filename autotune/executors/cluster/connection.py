@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import socket
@@ -26,6 +27,7 @@ def connect(spec: JobSpec, run_dir: Path) -> None:
     import ray
 
     address = str(spec.executor.options["address"])
+    _require_client(address)
     environment = runtime_environment(spec.workdir, run_dir) if spec.executor.options["workdir"] == "ship" else {}
     _knock(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -38,6 +40,17 @@ def connect(spec: JobSpec, run_dir: Path) -> None:
     except Exception as error:
         ray.shutdown()
         raise (too_large(error, spec.workdir) or _unreachable(address, error)) from error
+
+
+def _require_client(address: str) -> None:
+    """Raises:
+    InputError: a cluster is to be reached from outside, and what that takes is not installed.
+    """
+    if address.startswith("ray://") and importlib.util.find_spec("grpc") is None:
+        raise InputError(
+            f"{address} is reached by Ray's client, which is not installed here", where="executor.ray.address", expected="the package grpcio",
+            remedy="pip install 'ray[client]', or run this on a machine of the cluster with address: auto",
+        )  # fmt: skip
 
 
 def _knock(address: str) -> None:
@@ -57,8 +70,6 @@ def _knock(address: str) -> None:
 
 def _unreachable(address: str, error: Exception) -> InputError:
     said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    if "ray[client]" in said:
-        return InputError(said, where="executor.ray.address", expected="Ray's client on this machine", remedy="pip install 'ray[client]'")
     if "auth" in type(error).__name__.lower() or "token" in said.lower():
         return InputError(
             f"the cluster does not let us in: {said}", where="executor.ray.address", expected="this cluster's token",

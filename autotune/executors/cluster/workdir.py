@@ -60,6 +60,16 @@ def shipped_with_job() -> bool:
     return bool(isinstance(environment, Mapping) and environment.get("working_dir"))
 
 
+def enter_again(directory: Path) -> None:
+    """Be in ``directory``, where this process was begun as a submitted job, by its name.
+
+    Ray unpacks what was submitted anew for each of its nodes. Where several are on one machine they have one place for that: the directory
+    this process was in is then gone, and another one has its name.
+    """
+    if shipped_with_job():
+        os.chdir(directory)
+
+
 def digest_of(workdir: Path) -> str:
     """What tells one directory from another of the same name: names, sizes and times of the files directly in it.
 

@@ -11,6 +11,7 @@ Everything measured is in the journal before it is used, so the same call again 
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,9 +29,12 @@ from autotune.stages.confirm import VARIANTS, confirm, finalists, out_of_time_te
 from autotune.stages.converge import converge
 from autotune.stages.culprit import culprits
 from autotune.stages.explain import explain, trace_trials
+from autotune.stages.fresh import first_look_s
 from autotune.stages.observe import observe
 from autotune.stages.pairs import Pairs
+from autotune.stages.proposals import SEARCH_SHARE
 from autotune.stages.search import search
+from autotune.words import duration_words
 from autotune_spaces.base import Config, Numerics, Value
 from autotune_trials.paths import publish
 
@@ -59,6 +63,7 @@ def tune(bench: Bench) -> Result:
         Interrupted: the user asked to stop; call again to resume.
     """
     observation = observe(bench)
+    _foretell(bench, observation)
     trials = search(bench, observation)
     proof = prove(bench, observation, trials)
     explanation = _explained(bench, observation, proof, trials)
@@ -83,6 +88,16 @@ def tune(bench: Bench) -> Result:
         disturbed=len(disturbed),
         disturbed_why=disturbed[-1].data if disturbed else "",
     )
+
+
+def _foretell(bench: Bench, observation: Observation) -> None:
+    """A budget too small for one proof is passed by it: said before, not after."""
+    needed_s, share = first_look_s(bench, observation), 1 - SEARCH_SHARE
+    if bench.executor.lanes() is None and needed_s > share * bench.spec.budget.minutes * 60:
+        bench.progress.note(
+            f"to prove one finalist faster takes about {duration_words(needed_s)} of this job, which budget.minutes ({bench.spec.budget.minutes:g}) "
+            f"has no room for: the run will go on beyond it if it finds something; {math.ceil(needed_s / share / 60)} have room"
+        )
 
 
 def _explained(bench: Bench, observation: Observation, proof: Proof, trials: Sequence[Trial]) -> Explanation:
@@ -114,7 +129,7 @@ def prove(bench: Bench, observation: Observation, trials: Sequence[Trial]) -> Pr
         finalist = (variants or queue)[0]
         if rejected and not variants and bench.out_of_time_at(key_of(finalist)):
             left_out = Rejected(finalist, f"not tried in fresh processes: {out_of_time_text(bench)}")
-            return Proof({}, f"{rejected[-1].reason}; no time was left for another finalist", last, loss, gains, (*rejected, left_out))
+            return Proof({}, f"{rejected[-1].reason}, no other finalist was tried", last, loss, gains, (*rejected, left_out))
         (variants or queue).pop(0)
         bench.progress.stage("confirm", f"finalist: {in_words(finalist, observation.defaults)}")
         config, gains = simplify(bench, observation, finalist, trials)

@@ -16,7 +16,8 @@ def check(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Validate a job file and show what a run would do. Nothing of the job is started."""
-    from autotune.job.load import check_run_dir, load_job
+    from autotune.job.load import load_job
+    from autotune.job.run_dir import check_run_dir
 
     spec = load_job(job)
     check_run_dir(Path("autotune-runs") / spec.name)

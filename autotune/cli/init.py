@@ -22,7 +22,8 @@ def init(
     Example: autotune init -- python train.py --epochs 5
     """
     from autotune.errors import AutotuneError, InputError
-    from autotune.job.load import check_run_dir, clean_name, load_job
+    from autotune.job.load import clean_name, load_job
+    from autotune.job.run_dir import check_run_dir
     from autotune.job.template import job_yaml, suggest_name
     from autotune_trials.paths import publish
 

@@ -44,6 +44,6 @@ def _row(run: Run) -> tuple[str, str, str, str, str]:
 
     code = f" ({run.exit_code})" if run.exit_code else ""
     submitted = "" if run.start_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(run.start_s))
-    took_s = 0 if run.start_s is None else int((run.end_s or time.time()) - run.start_s)
+    took_s = 0 if run.start_s is None else max(0, int((run.end_s or time.time()) - run.start_s))  # the cluster's clock may be ahead of ours
     took = f"{took_s // 3600}:{took_s // 60 % 60:02}:{took_s % 60:02}"
     return run.id, f"{run.status.lower()}{code}", submitted, took, run.user

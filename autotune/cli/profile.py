@@ -34,7 +34,8 @@ def profile(
     profile is moved aside, not deleted.
     """
     from autotune.cli.run import tools_asked
-    from autotune.job.load import check_run_dir, load_job
+    from autotune.job.load import load_job
+    from autotune.job.run_dir import check_run_dir
 
     spec = with_settings(load_job(job), settings or [])
     directory = (out or Path("autotune-runs") / f"{spec[0].name}-profile").absolute()

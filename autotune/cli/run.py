@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from autotune.job.spec import JobSpec
     from autotune.journal import Journal
     from autotune.results import Result
+    from autotune.tracking.base import Tracker
 
 
 def run(
@@ -39,7 +40,8 @@ def run(
 
     The same command again resumes an interrupted run.
     """
-    from autotune.job.load import check_run_dir, load_job
+    from autotune.job.load import load_job
+    from autotune.job.run_dir import check_run_dir
 
     if quiet and json_lines:
         raise InputError("--quiet and --json exclude each other", where="autotune run", expected="one of them")
@@ -123,18 +125,14 @@ def _tune_job(
         )
         records.begin(tracker, spec, run_dir)
         stop = Stop()
-        with closing(open_executor(spec, run_dir, journal, progress.note, progress.warning)) as executor, stop.listening(progress):
+        with (
+            _its_end_on_record(tracker), closing(open_executor(spec, run_dir, journal, progress.note, progress.warning)) as executor,
+            stop.listening(progress),
+        ):  # fmt: skip
             try:
-                try:
-                    result = tune(Bench(spec, executor, journal, progress, tracker, run_dir, seed, stop, tools))
-                except (BaselineError, HookError):
-                    stop.check()  # who stops the run as a whole, as clusters do, ends its job too: that is not the job's failure
-                    raise
+                result = tune(Bench(spec, executor, journal, progress, tracker, run_dir, seed, stop, tools))
             except (BaselineError, HookError):
-                records.finish(tracker, "FAILED")
-                raise
-            except (Interrupted, KeyboardInterrupt):
-                records.finish(tracker, "KILLED")
+                stop.check()  # who stops the run as a whole, as clusters do, ends its job too: that is not the job's failure
                 raise
             result = replace(result, written=summary(run_dir, spec.workdir))
             write_result(result, run_dir / "result.json")
@@ -144,6 +142,19 @@ def _tune_job(
             journal.append("finished", "", {})
         progress.finished(result, run_dir)
         return result
+
+
+@contextmanager
+def _its_end_on_record(tracker: Tracker) -> Iterator[None]:
+    """A run that ends without a result says so in its study, however it ends: else that looks as if it still went on."""
+    from autotune.tracking import records
+
+    try:
+        yield
+    except BaseException as error:
+        with suppress(OSError):  # what ended the run matters more than that the disk is full now
+            records.finish(tracker, "KILLED" if isinstance(error, (Interrupted, KeyboardInterrupt)) else "FAILED")
+        raise
 
 
 def open_executor(spec: JobSpec, run_dir: Path, journal: Journal, say: Callable[[str], None], warn: Callable[[str], None]) -> Executor:

@@ -29,9 +29,9 @@ from autotune.export.fingerprint import interpreter
 from autotune.job.command import placeholders
 from autotune.job.configs import in_words, live_choices, process_part
 from autotune.job.spec import JobSpec
-from autotune.secrets import mask_command, secret_texts
+from autotune.secrets import secret_texts
 from autotune_spaces.base import Config, Knob, Start, Value, Withdrawn
-from autotune_trials import warden
+from autotune_trials import marks
 from autotune_trials.measure.profiler import STACK_STEPS
 from autotune_trials.paths import SessionPaths
 from autotune_trials.preparing import Preparation, silent
@@ -87,11 +87,11 @@ class LocalExecutor(Executor):
         self._own = (*own_places(self.run_dir, spec.tracking.uri), *own)
         self._open: list[Session] = []
         self._preparation = Preparation(say=say)
-        warden.sweep_stale(socket_folders())  # what an earlier run left behind when it was killed together with its wardens
+        marks.sweep_stale(socket_folders())  # what an earlier run left behind when it was killed together with its wardens
         self._lock = WorkdirLock(spec.workdir) if spec.side_effects.put_back or leftovers(str(self.run_dir)) else None
         try:
             restore_leftovers(self.run_dir)
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nobody has this executor yet, to close it
             self._unlock()
             raise
 
@@ -100,7 +100,7 @@ class LocalExecutor(Executor):
         try:
             session.start()
             self.last_hello = session.wait_hello()
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nobody has this session yet, to close it
             finish(session)
             raise
         return LocalLiveSession(session, dict(process_config))
@@ -151,14 +151,18 @@ class LocalExecutor(Executor):
         argv = [interpreter(self.spec.command, environment, self.spec.workdir), "-c", _PEAKS, *roots, "--threads", str(threads), "--device", device]
         try:
             done = subprocess.run(
-                argv, cwd=self.spec.workdir, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PEAKS_TIMEOUT_S
-            )
-            return dict(json.loads(done.stdout.splitlines()[-1])["peaks"])
+                argv, cwd=self.spec.workdir, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=PEAKS_TIMEOUT_S,
+                text=True, errors="replace",
+            )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise SessionFailed("hang", f"measuring the machine's peaks took more than {PEAKS_TIMEOUT_S} s") from None
-        except (OSError, ValueError, KeyError, IndexError) as error:
-            said = done.stderr.strip().splitlines()[-1:] if isinstance(error, (ValueError, KeyError, IndexError)) else [str(error)]
-            raise SessionFailed("crash", f"measuring the machine's peaks failed: {' '.join(said) or 'no output'}") from None
+        except OSError as error:
+            raise SessionFailed("crash", f"measuring the machine's peaks failed: {error}") from None
+        try:
+            return dict(json.loads(done.stdout.splitlines()[-1])["peaks"])
+        except (ValueError, TypeError, KeyError, IndexError):
+            said = (done.stderr.strip().splitlines() or ["no output"])[-1]
+            raise SessionFailed("crash", f"measuring the machine's peaks failed: {said}") from None
 
     def _printed_metrics(self, session: Session) -> dict[str, tuple[float, ...]]:
         patterns = {name: metric.pattern for name, metric in self.spec.convergence.metrics.items() if metric.pattern}
@@ -257,16 +261,3 @@ def finish(session: Session) -> None:
     shutil.rmtree(session.paths.out, ignore_errors=True)
     if not closed and session.paths.root.name.startswith("0001-"):  # every trial writes alike: one look will do
         notice(session.paths.root, session.workdir, session.places, session.outcome)
-
-
-def job_failed_log(failure: SessionFailed, spec: JobSpec, process: Mapping[str, object] | None = None) -> str:
-    """What a person is shown when the job itself fails: what, where, the end of its output, where the rest lies."""
-    lines = [f"{failure.kind} at {failure.where}: {failure.detail}" if failure.where else f"{failure.kind}: {failure.detail}"]
-    lines.append(f"command: {' '.join(mask_command(spec.command))}  (in {spec.workdir})")
-    if process:
-        lines.append("with " + " ".join(f"{k}={v}" for k, v in process.items()))
-    if failure.log_tail:
-        lines += ["the end of its output:", *("    " + line for line in failure.log_tail.splitlines())]
-    if failure.directory:
-        lines.append(f"the whole output: {SessionPaths(Path(failure.directory)).stderr}, {SessionPaths(Path(failure.directory)).stdout.name}")
-    return "\n".join(lines)

@@ -37,11 +37,6 @@ class Roof:
     dispatch_s: float  # of a call that does nothing
     dtype: str  # the peak that was taken: "float32", "tf32", "bfloat16", "float16"
 
-    @property
-    def ridge(self) -> float:
-        """FLOP a byte from which arithmetic bounds."""
-        return self.flops_per_s / self.bytes_per_s
-
 
 def roof_for(dtypes: str, peaks: Mapping[str, float], tf32: bool = False) -> Roof | None:
     """The roof for operands of these types (as :attr:`Operator.dtypes`); None if nothing was measured.

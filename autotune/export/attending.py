@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from autotune.errors import InputError
 from autotune.export.launching import Launch, arrive
 from autotune_spaces import staging
-from autotune_trials import warden
+from autotune_trials import marks, processes
 from autotune_trials.preparing import Preparation, silent
 from autotune_trials.surroundings import socket_folders
 
@@ -35,7 +35,7 @@ def attend(launch: Callable[[Preparation], Launch], quiet: bool = False) -> int:
     Raises:
         InputError: it cannot be prepared or started.
     """
-    warden.sweep_stale(socket_folders())  # a launcher that was killed could not put its files away
+    marks.sweep_stale(socket_folders())  # a launcher that was killed could not put its files away
     with Preparation(say=silent if quiet else _say) as preparation:
         with _ended_by_term():
             job = launch(preparation)
@@ -78,11 +78,11 @@ def end_as(status: int) -> None:
 
 
 def _start(job: Launch, program: str, env: dict[str, str], mask: set[int | signal.Signals]) -> subprocess.Popen[bytes]:
-    prctl = warden.find_prctl()
+    prctl = processes.find_prctl()
 
     def in_child() -> None:
         if prctl:
-            prctl(warden.PR_SET_PDEATHSIG, signal.SIGKILL)
+            prctl(processes.PR_SET_PDEATHSIG, signal.SIGKILL)
         for number in PASSED_ON:
             if callable(signal.getsignal(number)):  # ours: one that waits since the fork ends the job, as it would a moment later
                 signal.signal(number, signal.SIG_DFL)

@@ -31,6 +31,7 @@ from autotune_spaces.base import Knob, Scope, Start, Value, Withdrawn
 from autotune_spaces.codec import encode
 from autotune_spaces.knobs import create
 from autotune_spaces.space import command_line
+from autotune_trials.marks import MARK_VARIABLE
 from autotune_trials.paths import SessionPaths, publish
 from autotune_trials.preparing import Preparation
 from autotune_trials.protocol import SESSION_VARIABLE, KnobChoice, SessionConfig
@@ -164,7 +165,7 @@ def _cache() -> Path:
 def environment_of(launch: Launch) -> dict[str, str]:
     """The job's environment, the way in for the agent included."""
     env = dict(launch.env)
-    for name in (SESSION_VARIABLE, "AUTOTUNE_MARK", "AUTOTUNE_PACKAGES"):  # launched from within a session
+    for name in (SESSION_VARIABLE, MARK_VARIABLE, "AUTOTUNE_PACKAGES"):  # launched from within a session
         env.pop(name, None)
     if launch.session is not None:
         import autotune_spaces

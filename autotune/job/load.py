@@ -1,7 +1,7 @@
 """job.yaml to :class:`~autotune.job.spec.JobSpec`.
 
-    read_yaml ─▶ JobFile (types, bounds) ─▶ words, placeholders, knobs ─▶ JobSpec ─▶ does the command exist?
-                       └───────── every mistake of the file, with its line ────┘
+    read_yaml ─▶ JobFile (types, bounds: validation.py) ─▶ words, placeholders, knobs ─▶ JobSpec ─▶ does the command exist?
+                       └───────────────── every mistake of the file, with its line ─────────┘
 
 Nothing is started and nothing is written. What the file says is checked first, in one go; what the machine says
 (the program, its torch, the run directory) comes after, because it only makes sense for a file that can be read.
@@ -9,17 +9,11 @@ Nothing is started and nothing is written. What the file says is checked first, 
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import shutil
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_args, get_origin
-
-from pydantic import ValidationError
+from typing import Any
 
 from autotune.errors import InputError
 from autotune.job import command as commands
@@ -38,10 +32,9 @@ from autotune.job.spec import (
     SideEffects,
     Tracking,
 )
+from autotune.job.validation import validate, what_is_right
 from autotune.job.yaml_lines import Document, Place, YamlMistake, read_text, read_yaml
-from autotune.secrets import is_secret
 
-MIN_FREE_MIB = 64  # journal, logs and two traces of a small run
 _DEFAULT_NAMES = ("job", "autotune", "tune")  # file names that say nothing about the job
 
 
@@ -58,8 +51,8 @@ def load_job(path: Path | str, *, check: bool = True) -> JobSpec:
     """
     file = Path(path)
     document = _read(file)
-    parsed, mistakes = _validate(document.data)
-    spec, more = _build(parsed or _what_is_right(document.data, mistakes), document, file)
+    parsed, mistakes = validate(document.data)
+    spec, more = _build(parsed or what_is_right(document.data, mistakes), document, file)
     if mistakes or spec is None:
         raise to_error([*mistakes, *more], document, file)
     if check and spec.executor.kind == "local":  # elsewhere the machines of the cluster have to have it
@@ -67,45 +60,6 @@ def load_job(path: Path | str, *, check: bool = True) -> JobSpec:
         where = f"{file}:{document.line(place)}"
         commands.check_command(spec.command, spec.workdir, spec.env, where)
     return spec
-
-
-def check_run_dir(path: Path) -> None:
-    """Can a run be recorded in ``path``? Creates nothing that stays.
-
-    Raises:
-        InputError: it is a file, cannot be written to, or its disk is full.
-    """
-    place, remedy = path.absolute(), "choose another with --run-dir"
-    if place.exists() and not place.is_dir():
-        raise InputError("it is a file", where=str(path), expected="a directory for the run", remedy=remedy)
-    while not place.exists():
-        place = place.parent
-    if not place.is_dir():
-        raise InputError(f"{place} is a file", where=str(path), expected="a directory for the run", remedy=remedy)
-    try:
-        # Asking for permission is not enough: root is always allowed, also where nothing can be written.
-        with tempfile.TemporaryFile(dir=place) as probe:
-            probe.write(b"autotune")
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise _disk_full(path, place, 0) from None
-        reason = error.strerror or str(error)
-        raise InputError(
-            f"cannot write in {place}: {reason}", where=str(path), expected="a directory to write to", remedy=remedy
-        ) from None
-    free_mib = shutil.disk_usage(place).free / 2**20
-    if free_mib < MIN_FREE_MIB:
-        raise _disk_full(path, place, free_mib)
-
-
-def _disk_full(path: Path, place: Path, free_mib: float) -> InputError:
-    found = f"{free_mib:.0f} MiB free on the disk of {place}"
-    return InputError(
-        found,
-        where=str(path),
-        expected=f"at least {MIN_FREE_MIB} MiB",
-        remedy="make room, or choose another with --run-dir",
-    )
 
 
 def _read(file: Path) -> Document:
@@ -138,79 +92,6 @@ def _other_file(file: Path) -> str:
     except OSError:
         close = ""
     return f"did you mean '{file.parent / close}'?" if close else "autotune init -- COMMAND writes one"
-
-
-def _validate(data: dict[Any, Any]) -> tuple[JobFile | None, list[Mistake]]:
-    try:
-        return JobFile.model_validate(data), []
-    except ValidationError as error:
-        details = error.errors(include_url=False)
-    mistakes = [_mistake(d) for d in details]
-    meant = {m.nearest for m in mistakes if m.nearest}
-    # "comand" is one mistake, not an unknown key and a missing one.
-    return None, [
-        m for m, d in zip(mistakes, details, strict=True) if d["type"] != "missing" or d["loc"][-1] not in meant
-    ]
-
-
-def _what_is_right(data: dict[Any, Any], mistakes: list[Mistake]) -> JobFile:
-    """The job file without its wrong keys, so that the mistakes in the others are found in the same go."""
-    wrong = {m.place[0] for m in mistakes if m.place}
-    rest = {key: value for key, value in data.items() if key not in wrong}
-    if "command" not in rest:
-        # Flags and placeholders of ``via`` knobs can only be judged with the command.
-        rest.pop("search_space", None)
-        rest["command"] = "python"
-    try:
-        return JobFile.model_validate(rest)
-    except ValidationError:  # keys that only make sense together with the wrong ones
-        return JobFile.model_validate({"command": "python"})
-
-
-def _mistake(detail: Mapping[str, Any]) -> Mistake:
-    """Pydantic's error in the words of job.yaml."""
-    place: Place = tuple(p for p in detail["loc"] if p != "[key]")
-    kind, context, value = detail["type"], detail.get("ctx") or {}, detail["input"]
-    key = ".".join(map(str, place))
-    if kind == "autotune":
-        found = context["found"]
-        if place[:1] == ("env",) and found.startswith("the value"):
-            found = f"{key}: the value is neither text nor a number" if is_secret(str(place[-1])) else f"{key}: {found}"
-        return Mistake(place, found, context["expected"], context["nearest"], context["remedy"])
-    if kind in ("extra_forbidden", "invalid_key"):
-        keys = _keys(place[:-1])
-        return Mistake(place, f"unknown key {shown(place[-1])}", f"one of {', '.join(keys)}", nearest(place[-1], keys))
-    if kind == "missing":
-        return Mistake(place[:-1], f"'{key}' is missing", "the command that starts the job, such as: python train.py")
-    return Mistake(place, f"{key} is {shown(value)}", _expected(kind, context))
-
-
-def _keys(place: Place) -> list[str]:
-    model: Any = JobFile
-    for part in place:
-        if get_origin(model) is dict:  # names of the user's own, each with a model
-            model = get_args(get_args(model)[1])[0]
-        else:
-            model = model.model_fields[part].annotation
-        model = next((a for a in get_args(model) if a is not type(None)), model) if get_origin(model) is UnionType else model
-    return list(model.model_fields)
-
-
-def _expected(kind: str, context: Mapping[str, Any]) -> str:
-    bounds = {"greater_than": ("gt", "above"), "greater_than_equal": ("ge", "at least"),
-              "less_than": ("lt", "below"), "less_than_equal": ("le", "at most")}  # fmt: skip
-    if kind in bounds:
-        name, word = bounds[kind]
-        return f"a number, {word} {context[name]:g}"
-    known = {
-        "int_type": "a whole number", "int_from_float": "a whole number",
-        "float_type": "a number (the unit is in the key's name)", "finite_number": "a finite number",
-        "string_type": "text", "bool_type": "true or false",
-        "model_type": "a mapping: key: value", "dict_type": "a mapping: key: value",
-        "string_too_short": "text that is not empty", "string_too_long": "a shorter text",
-        "string_pattern_mismatch": "letters, digits, dot, dash and underscore, a letter or digit first",
-    }  # fmt: skip
-    return known.get(kind, kind.replace("_", " "))
 
 
 def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | None, list[Mistake]]:
@@ -369,4 +250,4 @@ def clean_name(word: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", word).strip("-._")[:100]
 
 
-__all__ = ["check_run_dir", "clean_name", "default_name", "load_job"]
+__all__ = ["clean_name", "default_name", "load_job"]

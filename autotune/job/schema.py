@@ -19,6 +19,7 @@ from autotune.secrets import mask_url
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 EXECUTORS = ("local", "ray")
 RAY_ADDRESSES = ("auto", "local")
+LAST_PORT = 65535
 WORKDIRS = ("ship", "shared")
 OBJECTIVES = ("throughput", "time_to_train")
 TRACES = ("none", "finalists", "all")
@@ -123,10 +124,11 @@ def _executor(value: object) -> object:
 
 
 def _address(value: object) -> str:
-    expected = "auto (the cluster of this machine), local (one of our own, on this machine), HOST:PORT or ray://HOST:PORT"
+    expected = f"auto (the cluster of this machine), local (one of our own, on this machine), HOST:PORT or ray://HOST:PORT, a port of at most {LAST_PORT}"
     if not isinstance(value, str) or not value:
         raise wrong(f"address is {shown(value)}", expected)
-    if value in RAY_ADDRESSES or re.fullmatch(r"(?:ray://)?(?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:]+\]):[0-9]{1,5}", value):
+    found = re.fullmatch(r"(?:ray://)?(?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:]+\]):([0-9]{1,5})", value)
+    if value in RAY_ADDRESSES or (found and 0 < int(found[1]) <= LAST_PORT):
         return value
     raise wrong(f"address is {shown(value)}", expected, nearest(value, RAY_ADDRESSES))
 

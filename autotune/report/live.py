@@ -18,7 +18,8 @@ from types import TracebackType
 from typing import IO, Any
 
 from autotune.report import words
-from autotune.report.terminal import Event, Progress, confirmed_words, observed_words
+from autotune.report.event_words import confirmed_words, observed_words
+from autotune.report.progress import Event, Progress
 from autotune.results import LossVerdict, Trial
 
 LAST_TRIALS = 8

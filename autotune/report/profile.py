@@ -198,5 +198,5 @@ def status(name: str, shown: bool) -> Iterator[Callable[[str], None]]:
     from rich.console import Console
 
     console = Console(stderr=True, markup=False, emoji=False)
-    with console.status(f"{words.clean(name)}: profiling, the job runs once"):
+    with console.status(f"{words.clean(name)}: profiling"):
         yield lambda text: console.print(words.clean(text))

@@ -250,8 +250,10 @@ def ceiling_words(observation: Observation) -> str:
 
 
 def rejected_rows(result: Result) -> list[tuple[str, str]]:
-    """(configuration, reason) of what was turned down after the search."""
-    return [(words.config_words(r.config), words.clean(r.reason)) for r in result.rejected]
+    """(configuration, reason) of what was turned down after the search; the run's own reason, which stands above, in short."""
+    said = headline(result)
+    reasons = [(r, words.clean(r.reason)) for r in result.rejected]
+    return [(words.config_words(r.config), reason.partition(":")[0] if reason in said else reason) for r, reason in reasons]
 
 
 def withdrawn_rows(result: Result) -> list[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """What a job needs of this machine, as one archive: the folder of its job.yaml, less what need not travel.
 
-Not sent: version control, environments, caches and results of earlier runs (:data:`NEVER`), what ``.gitignore`` and ``.rayignore``
+Not sent: version control, environments, caches and results of earlier runs (:data:`autotune.job.sending.NEVER`), what ``.gitignore`` and ``.rayignore``
 files name, and what ``--exclude`` names, all in .gitignore's language. The archive is the same for the same content, so that the
 cluster, which names it by its hash, gets it once and unpacks it to one place.
 """
@@ -17,13 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import InputError
+from autotune.job.sending import NEVER
 
 LIMIT_MIB = 500  # Ray keeps packages in the head's memory and takes none of 512 MiB
-NEVER = (
-    ".git/", ".hg/", ".svn/", "__pycache__/", "*.py[cod]", ".venv/", "venv/", ".tox/", "node_modules/", ".ipynb_checkpoints/",
-    ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", "autotune-runs/", "mlruns/", "mlartifacts/", "mlflow.db", "wandb/",
-    ".env", ".netrc", ".ssh/", ".aws/", ".kaggle/", "id_rsa", "id_ed25519", "*.pem",
-)  # fmt: skip
 IGNORE_FILES = (".gitignore", ".rayignore")
 SAME_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest a zip file can say
 

@@ -16,7 +16,7 @@ from autotune.executors.base import Executor
 from autotune.explain.nsight import Tool
 from autotune.job.spec import JobSpec
 from autotune.journal import Journal
-from autotune.report.terminal import Progress
+from autotune.report.progress import Progress
 from autotune.tracking.base import Tracker
 from autotune_spaces.codec import decode, encode
 from autotune_trials.paths import publish

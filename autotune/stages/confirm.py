@@ -81,7 +81,7 @@ def confirm(bench: Bench, config: Config, pairs: Pairs) -> Confirmation:
         if decision.state != "continue":
             break
         if bench.out_of_time_at(f"{pairs.label}|{key_of(config)}|{LOOKS[look]}"):
-            decision = replace(decision, state="reject", reason=f"{decision.reason}; {out_of_time_text(bench)}")
+            decision = replace(decision, state="reject", reason=f"{decision.reason}, and {out_of_time_text(bench)}")
             break
         look += 1
     before, after = pairs.anatomies()

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from autotune.errors import BaselineError
 from autotune.executors.base import Executor, FixedRun, SessionFailed
+from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.bench import KILLS, Bench
 from autotune.verdict.timing import disturbed, warm_up_end
@@ -123,6 +124,12 @@ class FreshRuns:
     def _longest_s(self) -> float:
         """Keeps a slow job within the budget: the window is then shorter than convergence.steps, and the result says so."""
         return max(SHORTEST_LIMIT_S, CONFIRM_SHARE * self.bench.spec.budget.minutes * 60 / RUNS_OF_A_CONFIRMATION)
+
+
+def first_look_s(bench: Bench, observation: Observation) -> float:
+    """About how long the proof of one finalist takes at least, in seconds: starts and windows of its first five pairs, one after the other."""
+    window_s = max(bench.spec.convergence.steps * observation.anatomy.iteration_s, MIN_SECONDS)
+    return RUNS_OF_A_CONFIRMATION * (observation.startup_s + window_s)
 
 
 def counted_times(window: Window) -> tuple[float, ...]:

@@ -11,7 +11,6 @@ pieces in order, in the caller's thread.
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Generic, TypeVar
@@ -51,7 +50,7 @@ class _Spread(Generic[T]):
         self._lanes: dict[Executor, threading.Thread] = {}
         self._busy = 0  # pieces that are being done
         self._back: list[T] = []  # those whose machine was lost
-        self._lost: Counter[int] = Counter()  # id of a piece -> how often
+        self._lost: list[T] = []  # the same, once for each machine
         self._done = False
         self._error: BaseException | None = None
 
@@ -104,7 +103,7 @@ class _Spread(Generic[T]):
             self._serve(replace(self._bench, executor=lane), pieces)
         except SessionFailed as failure:
             self._on_failure(lane, pieces.held, failure)
-        except BaseException as error:
+        except BaseException as error:  # raised again by run(), in the caller's thread
             self._fail(error)
 
     def _on_failure(self, lane: Executor, piece: T | None, failure: SessionFailed) -> None:
@@ -122,8 +121,8 @@ class _Spread(Generic[T]):
             self._fail(error)
 
     def _give_back(self, piece: T, failure: SessionFailed) -> None:
-        self._lost[id(piece)] += 1
-        if self._lost[id(piece)] < MOST_LOST:
+        self._lost.append(piece)
+        if sum(lost is piece for lost in self._lost) < MOST_LOST:
             self._bench.progress.warning(f"{failure.detail}: what was being measured there is measured again")
             self._back.append(piece)
         else:

@@ -10,8 +10,9 @@ pairs are made at the same time, each on a machine of its own (lanes.py): a rati
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 
 from autotune.errors import BaselineError
@@ -58,7 +59,10 @@ class Pairs:
             SessionFailed: a run of the candidate failed, twice, or is too short to be timed.
             BaselineError: the unchanged job failed, twice, or is too short to be timed.
         """
-        missing = iter([s for s in range(pairs) if s not in self.reference or s not in self.candidate])
+        missing = [Seed(s) for s in range(pairs) if s not in self.reference or s not in self.candidate]
+        if not missing:
+            return
+        pieces_left = iter(missing)
 
         def serve(lane: Bench, pieces: Iterator[Seed]) -> None:
             for piece in pieces:
@@ -67,7 +71,7 @@ class Pairs:
         def give_up(piece: Seed, failure: SessionFailed) -> None:
             raise SessionFailed("lost", f"{MOST_LOST} times the machine was lost that pair {piece.seed} ran on; the last time: {failure.detail}")
 
-        spread(self.bench, lambda: next((Seed(s) for s in missing), None), serve, give_up)
+        spread(self.bench, lambda: next(pieces_left, None), serve, give_up)
 
     def _pair(self, bench: Bench, seed: int, pairs: int) -> None:
         """Both runs of one seed, on one machine: what is there of another machine is measured again."""
@@ -83,7 +87,7 @@ class Pairs:
 
     def repeat_reference(self, seed: int) -> Record:
         """The reference once more with the same seed, on the same machine if it is still there: is the job deterministic?"""
-        return self._run(on_node(self.bench, node_of(self.reference[seed])), "reference", seed, again=True)
+        return self._beside(self.reference[seed], partial(self._run, side="reference", seed=seed, again=True))
 
     @property
     def nodes(self) -> str:
@@ -188,8 +192,21 @@ class Pairs:
     def _first_steps(self, name: str, config: Config, seed: int, loss_scale: float | None) -> Record:
         label = f"{self.label}-gradient-{name}"
         key = "|".join([label, key_of(config), str(seed)])
-        executor = on_node(self.bench, node_of(self.reference[seed])).executor
-        return self.bench.recorded(key, label, lambda: self._fresh.first_steps(executor, config, seed, label, loss_scale))
+
+        def measure(bench: Bench) -> Record:
+            return self._fresh.first_steps(bench.executor, config, seed, label, loss_scale)
+
+        return self.bench.recorded(key, label, lambda: self._beside(self.reference[seed], measure))
+
+    def _beside(self, reference: Record, measure: Callable[[Bench], Record]) -> Record:
+        """A run on the machine of ``reference``; should that be lost meanwhile, on another one of its kind."""
+        try:
+            return measure(on_node(self.bench, node_of(reference)))
+        except SessionFailed as failure:
+            if failure.kind != "lost":
+                raise
+            self.bench.progress.warning(f"{failure.detail}: what was being measured there is measured again")
+            return measure(self.bench)
 
 
 class SharedBaseline(Pairs):
@@ -207,7 +224,7 @@ class SharedBaseline(Pairs):
             if seed not in self.candidate:
                 self.bench.progress.fixed_run(self.label, len(self.candidate) + 1, pairs, self.configs["candidate"])
                 reference = self._shared.reference[seed]
-                self.candidate[seed] = self._run(on_node(self.bench, node_of(reference)), "candidate", seed)
+                self.candidate[seed] = self._beside(reference, partial(self._run, side="candidate", seed=seed))
                 self.reference[seed] = reference
 
     def repeat_reference(self, seed: int) -> Record:

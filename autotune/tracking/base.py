@@ -36,8 +36,3 @@ class Tracker(ABC):
     @abstractmethod
     def finish(self, status: str, params: Mapping[str, object], tags: Mapping[str, str]) -> None:
         """``status``: FINISHED, FAILED, KILLED."""
-
-    @property
-    @abstractmethod
-    def url(self) -> str:
-        """Where a person can look at it, for the closing screen: an address, or the command that shows it; "" if nowhere."""

@@ -14,20 +14,17 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import getpass
 import itertools
 import json
-import os
 import re
-import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from autotune.secrets import mask_url
+from autotune.tracking.client import client_of, mlflow_module
 from autotune.tracking.pump import Busy
 from autotune.tracking.spool import Event, SpoolPaths, read_events
 from autotune.tracking.stores import Store
@@ -35,81 +32,11 @@ from autotune_trials.paths import publish
 
 T = TypeVar("T")
 
-REQUEST_TIMEOUT_S = 8
-DATABASE_TIMEOUT_S = 15.0
 KEY_TAG = "autotune.key"
 METRICS_A_CALL, OTHERS_A_CALL = 800, 100  # log_batch takes 1000 in all, 100 of them params and 100 tags
 LONGEST_PARAM, LONGEST_TAG = 6000, 5000  # characters MLflow keeps
 DOUBT_S = 300.0  # a request that was given up is not carried out later than this
 TRIAL_STATUS = {"failed": "FAILED"}  # a pruned or infeasible trial has done what it was there for
-
-
-@functools.cache
-def _mlflow() -> Any:
-    """MLflow, set up to fail fast.
-
-    The defaults are changed inside MLflow rather than in the environment: the job's processes inherit ours, and a job that uses
-    MLflow itself must find its own settings. No retries of single requests: a repeated "create run" whose first answer was
-    lost would make two. What the user has set in the environment still wins.
-    """
-    before = os.environ.get("MLFLOW_DISABLE_TELEMETRY")
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read while mlflow is imported
-    try:
-        import mlflow
-        import mlflow.environment_variables as settings
-    finally:
-        if before is None:
-            del os.environ["MLFLOW_DISABLE_TELEMETRY"]
-        else:
-            os.environ["MLFLOW_DISABLE_TELEMETRY"] = before
-    for name, value in (
-        ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", 0),
-        ("MLFLOW_HTTP_REQUEST_TIMEOUT", REQUEST_TIMEOUT_S),
-        ("MLFLOW_DISABLE_TELEMETRY", True),
-        ("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", True),  # a line for every trial, into our own output
-    ):
-        if hasattr(settings, name):
-            getattr(settings, name).default = value
-    import logging
-
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.ERROR)  # "Creating initial MLflow database tables..."
-    return mlflow
-
-
-def _client(store: Store) -> Any:
-    if store.database is not None:
-        store.database.parent.mkdir(parents=True, exist_ok=True)
-    return _mlflow().MlflowClient(tracking_uri=store.uri)
-
-
-def reason(error: BaseException) -> str:
-    """Why MLflow failed, in one line."""
-    text = str(error).strip() or type(error).__name__
-    for pattern in (r"\[Errno -?\d+\] ([^')\"]+)", r"((?:Read|Connection to \S+) timed out)", r"Caused by (.*)"):
-        if match := re.search(pattern, text, re.DOTALL):
-            text = match[1]
-            break
-    return mask_url(" ".join(text.split()))[:300]
-
-
-def ask(store: Store) -> str:
-    """Put one small question to the store; "" if it was answered, else why not."""
-    result: list[str] = []
-
-    def question() -> None:
-        try:
-            _client(store).search_experiments(max_results=1)
-            result.append("")
-        except Exception as error:
-            result.append(reason(error))
-
-    # MLflow retries a dead database for minutes on end, whatever it is told: leave it behind in a thread.
-    thread = threading.Thread(target=question, daemon=True, name="autotune-preflight")
-    _mlflow()
-    thread.start()
-    thread.join(DATABASE_TIMEOUT_S)
-    return result[0] if result else f"no answer in {DATABASE_TIMEOUT_S:.0f} s"
 
 
 class Sender:
@@ -166,11 +93,11 @@ class Sender:
         return sent
 
     def _connect(self) -> None:
-        client = _client(self.store)
+        client = client_of(self.store)
         self.experiment_id = self._find_experiment(client)
         if self.study_run_id and not _alive(client, self.study_run_id):
             # Somebody has emptied the store, or deleted the study in the UI: say everything again.
-            self.cursor.unlink()
+            self.cursor.unlink(missing_ok=True)
             self._reset()
         self._connected = client
 
@@ -215,8 +142,8 @@ class Sender:
         if found is None:
             try:
                 return client.create_experiment(self.experiment, artifact_location=self.store.artifact_location)
-            except Exception:
-                found = client.get_experiment_by_name(self.experiment)  # another study was faster
+            except Exception:  # each kind of store has its own; another study may have been faster
+                found = client.get_experiment_by_name(self.experiment)
                 if found is None:
                     raise
         if found.lifecycle_stage == "deleted":
@@ -292,7 +219,7 @@ class Sender:
         everything = {KEY_TAG: key, "mlflow.source.name": "autotune", "mlflow.user": _user(), **tags}
         try:
             run = self._client.create_run(self.experiment_id, start_time=start_ms, tags=everything, run_name=name)
-        except Exception:
+        except Exception:  # of any kind: the server may have done it all the same
             self.doubts[key] = time.time()
             self._write_cursor()
             raise
@@ -335,7 +262,7 @@ class Sender:
         metrics: tuple[tuple[str, float, int], ...] = (),
         tags: Mapping[str, Any] | None = None,
     ) -> None:
-        entities = _mlflow().entities
+        entities = mlflow_module().entities
         said = {_name(k): str(v)[:LONGEST_PARAM] for k, v in (params or {}).items()}
         marks = _tags(tags or {})
         if said and event.kind != "trial":
@@ -388,6 +315,3 @@ def _name(key: str) -> str:
 def _chunks(items: list[T], size: int) -> Iterator[list[T]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
-
-
-__all__ = ["Sender", "ask", "reason"]

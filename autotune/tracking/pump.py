@@ -111,8 +111,9 @@ class Pump:
             if self._failures:
                 self._failures = 0
                 self._recovered()
-        with self._changed:
-            self._busy = False
-            if pause_s:
-                self._wanted, self._not_before_s = True, time.monotonic() + pause_s
-            self._changed.notify_all()
+        finally:  # also where Ctrl-C ends it: the next sending must not wait for this one
+            with self._changed:
+                self._busy = False
+                if pause_s:
+                    self._wanted, self._not_before_s = True, time.monotonic() + pause_s
+                self._changed.notify_all()

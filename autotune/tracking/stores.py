@@ -128,22 +128,6 @@ def preflight(uri: str | None, run_dir: Path | None = None, where: str = "tracki
     return store
 
 
-def require_answer(store: Store, where: str = "tracking uri") -> None:
-    """Make sure that ``store`` answers, within some seconds.
-
-    Raises:
-        InputError: it does not.
-    """
-    if not mlflow_installed() or (store.database is not None and not store.database.exists()):
-        return
-    from autotune.tracking.mlflow import ask
-
-    trouble = ask(store)
-    if trouble:
-        remedy = "start it, and run `autotune sync` again: the record is kept, and nothing is sent twice"
-        raise InputError(f"{store.shown} does not answer: {trouble}", where=where, expected="an MLflow store", remedy=remedy)
-
-
 def _check_sqlite(path: Path, where: str) -> None:
     try:
         os.lstat(path)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from autotune.errors import InputError
 from autotune.secrets import MASK, mask_text
+from autotune.tracking.client import reason, require_answer
 from autotune.tracking.spool import SpoolPaths
-from autotune.tracking.stores import EXPECTED, Store, mlflow_installed, preflight, require_answer
+from autotune.tracking.stores import EXPECTED, Store, mlflow_installed, preflight
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,12 @@ def sync(run_dir: Path, uri: str | None = None, experiment: str | None = None) -
     if not mlflow_installed():
         raise InputError("mlflow is not installed", where="autotune sync", remedy="pip install mlflow")
     require_answer(store, where)
-    from autotune.tracking.mlflow import Sender, reason
+    from autotune.tracking.mlflow import Sender
 
     sender = Sender(run_dir, store, experiment or own_experiment or run_dir.resolve().name)
     try:
         sent = sender.send(wait=True)
-    except Exception as error:
+    except Exception as error:  # whatever MLflow and its drivers raise
         raise InputError(
             f"MLflow at {store.shown} fails: {mask_text(reason(error), os.environ)}", where=str(run_dir),
             remedy="run `autotune sync` again when it answers; nothing is sent twice",

@@ -41,8 +41,7 @@ class StudyTracker(Tracker):
         if store is not None and online:
             from autotune.tracking.mlflow import Sender
 
-            self._sender = Sender(run_dir, store, experiment)
-            self._pump = Pump(self._sender, background=not store.local, failed=self._on_failure, recovered=self._on_recovery)
+            self._pump = Pump(Sender(run_dir, store, experiment), background=not store.local, failed=self._on_failure, recovered=self._on_recovery)
 
     def start_study(self, key: str, name: str, params: Mapping[str, object], tags: Mapping[str, str]) -> None:
         self._study_key = key
@@ -77,15 +76,6 @@ class StudyTracker(Tracker):
         if not done and not self._behind:
             self._say(f"MLflow at {self._store.shown} has not got all of it: `autotune sync {self._run_dir}` sends what is missing.")
 
-    @property
-    def url(self) -> str:
-        if self._pump is None or self._store is None:
-            return ""
-        if self._store.kind != "http":
-            return f"autotune ui {self._run_dir}"
-        experiment, run = self._sender.experiment_id, self._sender.study_run_id
-        return f"{self._store.shown}/#/experiments/{experiment}/runs/{run}" if run else self._store.shown
-
     def _note(self, kind: str, key: str, data: Mapping[str, object]) -> None:
         if self._spool.append(kind, key, data):
             self._poke()
@@ -110,7 +100,7 @@ class StudyTracker(Tracker):
         if self._warned:
             return
         self._warned = self._behind = True
-        from autotune.tracking.mlflow import reason
+        from autotune.tracking.client import reason
 
         assert self._store is not None
         self._say(

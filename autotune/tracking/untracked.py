@@ -24,7 +24,3 @@ class Untracked(Tracker):
     def study_artifact(self, path: Path, folder: str = "") -> None: ...
 
     def finish(self, status: str, params: Mapping[str, object], tags: Mapping[str, str]) -> None: ...
-
-    @property
-    def url(self) -> str:
-        return ""

@@ -198,7 +198,7 @@ def decide(
     if high < wanted:
         return SpeedDecision("reject", interval, f"no gain of {minimum_gain:.0%} or more: {figures}")
     if look < len(looks) - 1:
-        return SpeedDecision("continue", interval, f"not clear yet: {figures}")
+        return SpeedDecision("continue", interval, f"{figures} leaves it open")
     if low > 0:
         return SpeedDecision(
             "reject", interval, f"faster, but by less than the {minimum_gain:.0%} that a change is worth: {figures}"

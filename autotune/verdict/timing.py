@@ -24,7 +24,9 @@ WINSOR_FACTOR = (
 WARM_UP_MINIMUM = 10  # allocator, autotuning and prefetch queues need at least this many iterations
 WARM_UP_BLOCK = 8
 STEADY_TOLERANCE = 0.015  # a block median this near to the steady zone's belongs to it, however quiet the times are
-STEADY_DEVIATIONS = 2.5  # ... or within this many deviations / sqrt(block): 2 standard errors of a median of 8
+STEADY_DEVIATIONS = (
+    2.5  # ... or within this many deviations, of the iterations / sqrt(block) or of the blocks themselves
+)
 MAD_TO_SD = 1.4826  # of a normal distribution; without it one steady block in six would be taken for warm-up
 
 # Foreign load: on two cores a quarter of a core moves the time of a job that uses both by about an eighth, which is
@@ -52,29 +54,35 @@ def winsorized_mean(times: Sequence[float], factor: float = WINSOR_FACTOR) -> fl
 def warm_up_end(times: Sequence[float], *, minimum: int = WARM_UP_MINIMUM, block: int = WARM_UP_BLOCK) -> int:
     """Index of the first iteration that counts.
 
-    The steady zone starts as the last quarter (at least two blocks) and grows backwards by blocks while a block's
-    median stays within max(1.5 %, 2.5 deviations / sqrt(block)) of the zone's. One stray block is a burst and is taken
-    along; two in a row, or one at the very start, are warm-up. At least ``minimum`` iterations are dropped, but never
-    more than half of a window that is too short to judge (``minimum`` + two blocks).
+    The steady zone starts as the last half (at least two blocks) and grows backwards by blocks while a block's median
+    is no further from the zone's than max(1.5 %, 2.5 deviations of the iterations / sqrt(block), 2.5 deviations of the
+    blocks' medians). The last is what a machine whose speed wanders asks for: with neighbouring iterations alike, the
+    scatter of iterations says little about that of blocks, and all that was before the last turn would be dropped.
+    One stray block is a burst and is taken along; two in a row, or one at the very start, are warm-up. At least
+    ``minimum`` iterations are dropped, but never more than half of a window that is too short to judge (``minimum`` +
+    two blocks). Other rules beside this one: benchmarks/verdicts/warm_up.md.
     """
     n = len(times)
     if n < minimum + 2 * block:
         return min(minimum, n // 2)
-    start = n - max(2 * block, (n - minimum) // 4 // block * block)
-    pending = 0  # stray blocks that are taken along only if a steady one stands before them
-    while start - (pending + 1) * block >= minimum:
-        zone = times[start:]
-        centre = median(zone)
-        deviation = MAD_TO_SD * median(abs(t - centre) for t in zone)
-        tolerance = max(STEADY_TOLERANCE * centre, STEADY_DEVIATIONS * deviation / math.sqrt(block))
-        end = start - pending * block
-        if abs(median(times[end - block : end]) - centre) <= tolerance:
-            start, pending = end - block, 0
-        elif pending:
-            return start
-        else:
-            pending = 1
-    return start
+    blocks = [times[end - block : end] for end in range(n, minimum + block - 1, -block)]  # from the last to the first
+    medians = [median(b) for b in blocks]
+    zone = max(2, len(blocks) // 2)
+    centre, iterations = _centre_and_deviation([t for b in blocks[:zone] for t in b])
+    _, between = _centre_and_deviation(medians[:zone])
+    tolerance = max(STEADY_TOLERANCE * centre, STEADY_DEVIATIONS * max(iterations / math.sqrt(block), between))
+    steady = zone
+    for i in range(zone, len(blocks)):
+        if abs(medians[i] - centre) <= tolerance:
+            steady = i + 1
+        elif i > steady:  # the second stray one in a row
+            break
+    return n - steady * block
+
+
+def _centre_and_deviation(values: Sequence[float]) -> tuple[float, float]:
+    centre = median(values)
+    return centre, MAD_TO_SD * median(abs(v - centre) for v in values)
 
 
 def drop_start(window: Window, n: int) -> Window:
@@ -196,7 +204,9 @@ def disturbed(
         pressure_rise: rise of CPU pressure, 0..1, that disturbs.
     """
     usually_throttled = sum(bool(w.throttled) for w in calm) > len(calm) / 2
-    if window.throttled and not usually_throttled:  # a card that always meets its power cap runs at it in production, too
+    if (
+        window.throttled and not usually_throttled
+    ):  # a card that always meets its power cap runs at it in production, too
         return f"the device ran below its clock ({window.throttled})"
     usual_load = median(w.foreign_load for w in calm) if calm else 0.0
     if window.foreign_load - usual_load > foreign_cores:

@@ -36,7 +36,7 @@ from autotune_trials.protocol import Window  # noqa: E402
 
 MACHINES = ("quiet", "drifting", "bursty, seen", "bursty, unseen", "very noisy")
 RATIOS = (1.00, 1.03, 1.15, 0.90)  # planted speed-ups
-SCORED_SEED, DRY_SEED = 30_303, 7  # run once, after the rule was frozen; an earlier rule was scored on 20 260
+SCORED_SEED, DRY_SEED = 41_404, 7  # run once, after the rule was frozen; earlier rules were scored on 20 260 and 30 303
 
 ITERATION_S, BATCH = 0.05, 32
 FRESH_S, LIVE_ITERATIONS, WARM_UP, START_UP_S = 4.5, 14, 20, 5.0
@@ -51,13 +51,17 @@ NOTES = """
 ## What misses its bar
 
 - *Very noisy*, choice: the interval stays too wide for half of the clear winners. The baseline is kept, and the result says why.
-- *Very noisy*, 1.03: of 400 such small gains 21 are adopted, those whose measurement was far too lucky (+9.4 % on average). Drawing
+- *Very noisy*, 1.03: of 400 such small gains 21 are adopted, those whose measurement was too lucky (+4.0 % on average). Drawing
   estimates towards 1 takes from a claim what its own error explains, and that error was underestimated too. False adoption keeps its bar.
-- *Bursty, seen*, choice: coverage of 99.5 % is one interval of 198 that misses; 200 studies cannot tell that from 99 %.
+- *Very noisy*, choice: coverage of 99.1 % is one interval of 107 that misses; as many studies cannot tell that from 99 %.
+
+These are the figures with the rule for the end of a window's warm-up of warm_up.md. With the one before it, on seeds 30 303, the
+same bars were met and missed; 1.03 was adopted in 61.3 % on *quiet* and 57.8 % on *drifting*, against 67.0 % and 65.5 % now, partly chance
+(± 2.4 % each): here neighbouring iterations are drawn apart, and what the new rule is for is not in these machines.
 
 ## What was tried
 
-On other seeds, 1300 sequences of pairs a cell (800 at 0.90), before the scored run; the rule before this one was scored on
+On other seeds, 1300 sequences of pairs a cell (800 at 0.90), before the scored runs; the rule before this one was scored on
 seeds 20 260, and missed the choice under unseen bursts (92.0 %) and over-claims on *very noisy* (+2.2 %, +11.2 %). Columns: pairs
 at 1.15 on *quiet*; adopted at 1.00, the worst machine; coverage over all machines, ratios, and one or three finalists; adopted as
 one of three finalists at 1.03 on *quiet* and at 1.15 under unseen bursts; over-claim at 1.15 on *very noisy*.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from balanced_loss import Balanced
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
@@ -311,23 +312,11 @@ def emptied_late(job: Job) -> None:
             job.step()
 
 
-class _Balanced(torch.autograd.Function):
-    """A loss put into the backward of what it is given beside, as mixtures of experts do."""
-
-    @staticmethod
-    def forward(context: Any, y: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
-        return y.view_as(y)
-
-    @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return gradient, torch.ones(())
-
-
 def balanced(job: Job, loop: Callable[[Job], None] = plain) -> None:
     class Experts(Net):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y = super().forward(x)
-            return _Balanced.apply(y, y.mean(0).square().sum())
+            return Balanced.apply(y, y.mean(0).square().sum())
 
     job.net.__class__ = Experts
     loop(job)

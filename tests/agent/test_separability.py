@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from balanced_loss import Balanced
 from torch import nn
 
 from autotune_trials.agent.parts import Inseparable, cut, join, lengths_of, rows_of
@@ -168,25 +169,13 @@ def test_a_mask_of_one_row_is_not_one_a_sample() -> None:
     assert "something else for a part" in asked(Custom(lambda m, y: (y, torch.ones(1, 3, dtype=torch.bool))), size=1)
 
 
-class _Balanced(torch.autograd.Function):
-    """A loss put into the backward of what it is given beside, as mixtures of experts do."""
-
-    @staticmethod
-    def forward(context: Any, y: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
-        return y.view_as(y)
-
-    @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return gradient, torch.ones(())
-
-
 def test_a_loss_inside_the_backward_of_a_model_is_seen() -> None:
     linear, x = nn.Linear(6, 6), torch.rand(ROWS, 6)
     y = linear(x)
-    assert "_Balanced adds a loss" in adds_losses(torch, {"y": _Balanced.apply(y, y.mean(0).square().sum())})
+    assert "Balanced adds a loss" in adds_losses(torch, {"y": Balanced.apply(y, y.mean(0).square().sum())})
     assert adds_losses(torch, (y, torch.rand(3))) == ""
     temperature = nn.Parameter(torch.ones(()))
-    assert adds_losses(torch, _Balanced.apply(y, temperature)) == ""  # a weight, not a loss
+    assert adds_losses(torch, Balanced.apply(y, temperature)) == ""  # a weight, not a loss
 
 
 def test_an_object_that_each_pass_fills_anew_is_not_joined() -> None:

@@ -26,6 +26,15 @@ budget: {{minutes: 1, trials: 3}}
 started: list[subprocess.Popen[str]] = []  # ended after each test by conftest.py, however the test went
 
 
+def end_all() -> None:
+    """Runs that a test has left behind."""
+    while started:
+        process = started.pop()
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
 @dataclass(frozen=True)
 class Job:
     """A copy of tests/programs with a job.yaml beside it."""

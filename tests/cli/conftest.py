@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from command_line import started
+from command_line import end_all
 
 
 @pytest.fixture(autouse=True)
 def _no_run_outlives_its_test() -> Iterator[None]:
     yield
-    while started:
-        process = started.pop()
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+    end_all()

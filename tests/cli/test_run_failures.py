@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from command_line import QUICK, make_job
 
+from autotune.executors.side_effects import WorkdirLock
+from autotune.tracking.spool import SpoolPaths, read_events
+
 FAILS = """\
 import torch
 from common import dataset, loss_function, model
@@ -83,3 +86,16 @@ def test_flags_that_exclude_each_other(tmp_path: Path) -> None:
     finished = job.run("--json")  # --quiet is always there
     assert finished.returncode == 2
     assert "--quiet" in finished.stderr
+
+
+def test_a_run_that_cannot_begin_is_on_record_as_failed(tmp_path: Path) -> None:
+    job = make_job(tmp_path / "job", "python own_modules.py")
+    lock = WorkdirLock(job.folder)  # as another run would
+    try:
+        finished = job.run()
+    finally:
+        lock.release()
+    assert finished.returncode == 2 and "another autotune run has trials in this working directory" in finished.stderr
+    events = [event for event, _ in read_events(SpoolPaths(job.run_dir).spool)]
+    assert [event.kind for event in events] == ["spool", "start", "finish"]
+    assert events[-1].data["status"] == "FAILED"

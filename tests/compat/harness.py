@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,9 +106,3 @@ def version(package: str) -> str:
     """Of a package in the programs' environment."""
     code = "import sys, importlib.metadata as m; print(m.version(sys.argv[1]))"
     return subprocess.run([str(PYTHON), "-c", code, package], capture_output=True, text=True, check=True).stdout.strip()
-
-
-def first_loss_lines(losses: Sequence[float | None]) -> list[float]:
-    """The losses as numbers; a step without one fails the test that asks."""
-    assert all(loss is not None for loss in losses), losses
-    return [float(loss) for loss in losses if loss is not None]

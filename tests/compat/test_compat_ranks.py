@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from autotune_trials import warden
+from autotune_trials import marks
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol import Block, KnobChoice, SessionConfig
 from autotune_trials.session import Session
@@ -132,7 +132,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Session]]:
     yield start
     for session in made:
         session.close()
-        assert not warden.marked(session.mark)
+        assert not marks.marked(session.mark)
 
 
 def printed(session: Session, rank: int) -> list[tuple[int, float]]:

@@ -20,7 +20,7 @@ from autotune.journal import Journal
 from autotune.report.terminal import QuietProgress
 from autotune.stages.bench import Bench
 from autotune.tracking import open_tracker
-from autotune_trials import warden
+from autotune_trials import marks, processes
 
 T = TypeVar("T")
 HERE = Path(__file__).resolve().parent
@@ -101,7 +101,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
 
 def guarded() -> set[int]:
     """The slots' processes there are now."""
-    lines = (Path(f"/proc/{pid}/cmdline") for pid in warden.all_pids())
+    lines = (Path(f"/proc/{pid}/cmdline") for pid in processes.all_pids())
     found = (re.search(re.escape(guard.PREFIX) + r"\d+-(\d+)-", line.read_text(errors="replace")) for line in lines if line.exists())
     return {int(match[1]) for match in found if match}
 
@@ -131,13 +131,13 @@ def _theirs(text: str, pids: set[int]) -> bool:
 
 def _processes(pids: set[int]) -> Iterator[str]:
     """By the mark of their session, or by the slot's directory in their words (guard) or behind their errors (warden)."""
-    for pid in warden.all_pids():
+    for pid in processes.all_pids():
         try:
             line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             errors = os.readlink(f"/proc/{pid}/fd/2")
         except OSError:
             continue
-        if warden.alive(pid) and (_theirs(warden.mark_of(pid), pids) or any(guard.PREFIX in t and _theirs(t, pids) for t in (line, errors))):
+        if processes.alive(pid) and (_theirs(marks.mark_of(pid), pids) or any(guard.PREFIX in t and _theirs(t, pids) for t in (line, errors))):
             yield f"{pid}: {line}"
 
 

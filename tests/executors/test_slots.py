@@ -113,7 +113,8 @@ def test_directories_are_called_as_they_are_here() -> None:
 
 def test_our_own_output_is_not_shipped(tmp_path: Path) -> None:
     environment = workdir.runtime_environment(tmp_path, tmp_path / "out" / "run")
-    assert environment["working_dir"] == str(tmp_path) and "/out/run/" in environment["excludes"] and "/.git/" in environment["excludes"]
+    assert environment["working_dir"] == str(tmp_path) and "/out/run/" in environment["excludes"]
+    assert {".git/", ".venv/", "mlflow.db*", ".env", "id_rsa"} <= set(environment["excludes"]), "the same as autotune submit leaves out"
 
 
 def test_what_a_submitted_job_was_shipped_with_is_not_shipped_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

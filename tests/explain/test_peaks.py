@@ -114,6 +114,13 @@ def test_the_jobs_own_environment_is_what_is_measured(tmp_path: Path) -> None:
         executor(tmp_path, env=f"{{PYTHONPATH: '{tmp_path / 'mine'}'}}").measure_peaks(3, "cpu")
 
 
+def test_output_that_is_no_text_is_a_failed_measurement(tmp_path: Path) -> None:
+    (tmp_path / "mine" / "torch").mkdir(parents=True)
+    (tmp_path / "mine" / "torch" / "__init__.py").write_text("import sys\nsys.stdout.buffer.write(b'\\xff\\n')\nsys.exit('no torch')")
+    with pytest.raises(SessionFailed, match="no torch"):
+        executor(tmp_path, env=f"{{PYTHONPATH: '{tmp_path / 'mine'}'}}").measure_peaks(1, "cpu")
+
+
 def test_a_recorded_machine_answers_with_what_was_recorded() -> None:
     assert ReplayExecutor(ReplayTable(cost_s=0.001)).measure_peaks(2, "cpu") == {}
     assert ReplayExecutor(ReplayTable(cost_s=0.001, peaks={"memory": 2e10})).measure_peaks(2, "cpu") == {"memory": 2e10}

@@ -11,7 +11,7 @@ import pytest
 
 sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("cli", "stages") if str(Path(__file__).parents[1] / folder) not in sys.path]
 
-from command_line import started  # noqa: E402
+from command_line import end_all  # noqa: E402
 from faulty_runs import Surroundings, assert_free  # noqa: E402
 
 GONE_WITHIN_S = 15.0  # TERM, grace, KILL, and a machine that is busy
@@ -22,11 +22,7 @@ def nothing_is_left(tmp_path: Path) -> Iterator[None]:
     """The shared check: what this test's runs started, put into memory or locked is gone when it ends."""
     before = Surroundings.of(tmp_path)
     yield
-    while started:
-        process = started.pop()
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+    end_all()
     deadline = time.monotonic() + GONE_WITHIN_S
     while (left := Surroundings.of(tmp_path).beyond(before)) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -16,7 +16,7 @@ from typing import Any
 
 from command_line import Job, make_job
 
-from autotune_trials import warden
+from autotune_trials import marks, processes
 from autotune_trials.surroundings import socket_folders
 
 # Reading a batch sleeps, which a worker hides: twice as fast, on a busy machine as well.
@@ -90,7 +90,7 @@ def whole_entries(job: Job) -> list[dict[str, Any]]:
 def tree_of(process: subprocess.Popen[str]) -> dict[int, str]:
     """The processes below the tuner, each with its command line."""
     found = {}
-    for pid in warden.descendants(process.pid):
+    for pid in processes.descendants(process.pid):
         try:
             found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
@@ -99,7 +99,7 @@ def tree_of(process: subprocess.Popen[str]) -> dict[int, str]:
 
 
 def parent_of(pid: int) -> int:
-    stat = warden.stat_of(pid)
+    stat = processes.stat_of(pid)
     return stat[1] if stat else 0
 
 
@@ -109,7 +109,7 @@ def the_tuner(process: subprocess.Popen[str]) -> list[int]:
 
 def the_job(process: subprocess.Popen[str]) -> list[int]:
     """The user's command: the child of the warden."""
-    return [pid for pid, line in tree_of(process).items() if "mine.py" in line and "warden.py" not in line and not _is_worker(pid)]
+    return [pid for pid, line in tree_of(process).items() if "mine.py" in line and "autotune_trials.warden" not in line and not _is_worker(pid)]
 
 
 def one_rank(process: subprocess.Popen[str]) -> list[int]:
@@ -208,18 +208,18 @@ class Surroundings:
 def _is_ours(name: str) -> bool:
     """Segments of torch's workers and of staged data, whose makers are gone: other tests may run beside this one."""
     if name.startswith("torch_"):
-        return not warden.alive(int(name.split("_")[1]))
+        return not processes.alive(int(name.split("_")[1]))
     return _of_the_dead(name)
 
 
 def _of_the_dead(name: str) -> bool:
     """A socket's or a staged copy's folder whose tuner is gone."""
-    return name.startswith("autotune-") and warden.is_stale("-".join(name.split("-")[1:5]))
+    return name.startswith("autotune-") and marks.is_stale("-".join(name.split("-")[1:5]))
 
 
 def _processes_of(folder: str) -> Iterator[str]:
-    for pid in warden.all_pids():
-        if pid == os.getpid() or not warden.alive(pid):
+    for pid in processes.all_pids():
+        if pid == os.getpid() or not processes.alive(pid):
             continue
         try:
             environment = Path(f"/proc/{pid}/environ").read_bytes()

@@ -115,6 +115,37 @@ def test_nothing_below_calls_back_into_the_stages_or_the_command_line(layer: str
     assert not wrong
 
 
+class _WithoutTypes(ast.NodeTransformer):
+    """What is imported for annotations alone is never run."""
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        return node.orelse if _type_checking(node) else self.generic_visit(node)
+
+
+def _needs() -> dict[str, set[str]]:
+    """Module -> modules of ours it imports, at whatever time."""
+    names = set(_modules())
+    found: dict[str, set[str]] = {}
+    for package, path in SOURCES:
+        parts = [package, *path.relative_to(PACKAGES[package]).with_suffix("").parts]
+        module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        tree = _WithoutTypes().visit(ast.parse(path.read_text(encoding="utf-8")))
+        imported = {m for m, _, _ in _imports(tree, module, parts[-1] == "__init__")} & names
+        # "from a.b import c" names a.b as well, though it is a.b.c that is needed
+        found[module] = {m for m in imported if not any(other.startswith(f"{m}.") for other in imported)} - {module}
+    return found
+
+
+def test_no_module_needs_itself() -> None:
+    """Not even late: two modules that import each other are one."""
+    needs = _needs()
+    assert needs["autotune.report.terminal"] >= {"autotune.report.progress", "autotune.report.live"}
+    while free := {module for module, needed in needs.items() if not needed & needs.keys()}:
+        needs = {module: needed for module, needed in needs.items() if module not in free}
+    circles = {module: sorted(needed & needs.keys()) for module, needed in needs.items() if any(module in n for n in needs.values())}
+    assert not circles
+
+
 def test_the_verdicts_are_functions_of_numbers() -> None:
     """No torch, no files, no clock: they can be tested with nothing but numbers."""
     barred = {"torch", "time", "pathlib", "os", "subprocess", "io", "tempfile", "shutil", "optuna", "mlflow", "random"}

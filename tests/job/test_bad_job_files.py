@@ -77,6 +77,7 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "objective-energy": (GOOD + "objective: energy\n", 2, ("energy", "does not measure")),
     "objective-list": (GOOD + "objective: [throughput, energy]\n", 2, ("one objective",)),
     "executor-ray": (GOOD + "executor:\n  ray: {adress: auto}\n", 3, ("adress", "did you mean 'address'?")),
+    "executor-ray-port": (GOOD + "executor:\n  ray:\n    address: ray://head:99999\n", 4, ("ray://head:99999", "65535")),
     "executor-ray-address": (GOOD + "executor:\n  ray:\n    address: nowhere\n", 4, ("address", "ray://HOST:PORT")),
     "executor-ray-slots": (GOOD + "executor:\n  ray:\n    slots: 0\n", 4, ("slots", "at least 1")),
     "executor-ray-shared": (GOOD + "executor:\n  ray: {workdir: shared}\n", 2, ("put back", "slots: 1")),
@@ -204,7 +205,7 @@ def test_a_python_that_keeps_the_agent_out_ends_with_4(command: str, folder: Pat
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a directory nobody can write to")
 def test_a_run_directory_that_cannot_be_written_is_refused(folder: Path) -> None:
     from autotune.errors import InputError
-    from autotune.job.load import check_run_dir
+    from autotune.job.run_dir import check_run_dir
 
     with pytest.raises(InputError, match="cannot write in /proc"):
         check_run_dir(Path("/proc/self/autotune-run"))

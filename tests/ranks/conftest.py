@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from ddp_job import source, torchrun
 
-from autotune_trials import warden
+from autotune_trials import marks
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol import SessionConfig
 from autotune_trials.session import Session
@@ -31,4 +31,4 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Session]]:
     yield start
     for session in made:
         session.close()
-        assert not warden.marked(session.mark)
+        assert not marks.marked(session.mark)

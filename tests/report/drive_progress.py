@@ -8,7 +8,8 @@ from pathlib import Path
 
 from sample_results import samples
 
-from autotune.report.terminal import Progress, open_progress
+from autotune.report.progress import Progress
+from autotune.report.terminal import open_progress
 
 
 def drive(progress: Progress, name: str = "tuned", pause_s: float = 0.0) -> None:

@@ -17,7 +17,8 @@ from drive_progress import drive
 from sample_results import samples
 
 from autotune.report.live import RichProgress
-from autotune.report.terminal import JsonProgress, PlainProgress, Progress, QuietProgress, open_progress
+from autotune.report.progress import Progress
+from autotune.report.terminal import JsonProgress, PlainProgress, QuietProgress, open_progress
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -15,7 +15,7 @@ import pytest
 from session_paths import PYTHONPATH
 from session_waits import gone_within, wait_for
 
-from autotune_trials import warden
+from autotune_trials import marks, processes
 
 STUBBORN = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 JOBS = {
@@ -80,7 +80,7 @@ READY = "def ready():\n    open('ready', 'w').close()\n\n"
 
 def tree_of(session) -> set[int]:
     assert session.command.warden is not None
-    return warden.descendants(session.command.warden.pid)
+    return processes.descendants(session.command.warden.pid)
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
@@ -93,7 +93,7 @@ def test_the_end_of_a_session_ends_everything(make_session, tmp_path, job):
     begin = time.monotonic()
     session.close()
     assert time.monotonic() - begin < 3
-    assert not {pid for pid in pids if warden.alive(pid)}
+    assert not {pid for pid in pids if processes.alive(pid)}
     assert not gone_within(0, session.mark) and session.command.left == []
 
 
@@ -204,11 +204,11 @@ def tuner(tmp_path):
 @pytest.mark.parametrize("words", [(), ("fork",)], ids=["plain", "its own child still holds the socket"])
 def test_kill_9_of_the_tuner_ends_the_session(tuner, words):
     process, mark, warden_pid, socket = tuner(*words)
-    assert warden.marked(mark) and not warden.is_stale(mark)
+    assert marks.marked(mark) and not marks.is_stale(mark)
     process.kill()
     process.wait()
     assert not gone_within(6.0, mark)
-    wait_for(lambda: not warden.alive(warden_pid), 6.0)
+    wait_for(lambda: not processes.alive(warden_pid), 6.0)
     assert not socket.parent.exists()
 
 
@@ -225,26 +225,26 @@ def test_kill_9_of_the_warden_is_noticed_by_the_tuner(make_session, tmp_path):
 
 def test_the_next_start_sweeps_what_is_left_when_both_are_killed(tuner):
     process, mark, warden_pid, socket = tuner()
-    assert warden.sweep_stale((str(socket.parent.parent),)) == 0  # never of a tuner that lives
+    assert marks.sweep_stale((str(socket.parent.parent),)) == 0  # never of a tuner that lives
     assert socket.exists()
     os.kill(warden_pid, signal.SIGSTOP)  # so that it cannot clean up in between
     process.kill()
     process.wait()
     os.kill(warden_pid, signal.SIGKILL)
-    wait_for(lambda: warden.marked(mark))
-    assert warden.is_stale(mark)
-    assert warden.sweep_stale((str(socket.parent.parent),)) >= 1
+    wait_for(lambda: marks.marked(mark))
+    assert marks.is_stale(mark)
+    assert marks.sweep_stale((str(socket.parent.parent),)) >= 1
     assert not gone_within(3.0, mark)
     assert not socket.parent.exists()
 
 
 def test_marks_of_other_pid_namespaces_are_never_judged():
-    ours = warden.new_mark()
-    assert not warden.is_stale(ours)
+    ours = marks.new_mark()
+    assert not marks.is_stale(ours)
     dead = re.sub(r"^(\d+)-\d+-", r"\g<1>-4194303-", ours)
-    assert warden.is_stale(dead)
-    assert not warden.is_stale(re.sub(r"^\d+", "1", dead))
-    assert not warden.is_stale("something else")
+    assert marks.is_stale(dead)
+    assert not marks.is_stale(re.sub(r"^\d+", "1", dead))
+    assert not marks.is_stale("something else")
 
 
 def test_ctrl_c_at_the_terminal_does_not_reach_the_job(make_session, tmp_path):
@@ -255,7 +255,7 @@ def test_ctrl_c_at_the_terminal_does_not_reach_the_job(make_session, tmp_path):
     assert os.getsid(session.command.pid) != mine and os.getsid(session.command.warden.pid) != mine
     os.kill(session.command.warden.pid, signal.SIGINT)
     time.sleep(0.2)
-    assert warden.alive(session.command.pid)
+    assert processes.alive(session.command.pid)
 
 
 def test_signals_are_handed_to_the_job_as_they_were(make_session, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from session_paths import PYTHONPATH
 
 from autotune.executors.base import FixedRun, SessionFailed
-from autotune.executors.local import LocalExecutor, job_failed_log
+from autotune.executors.local import LocalExecutor
 from autotune.job.spec import JobSpec, SearchSpace, SideEffects
 from autotune_spaces.base import Card, Knob, Numerics, Scope
 from autotune_spaces.knobs.via import ViaKnob
@@ -131,9 +131,9 @@ def test_a_failed_run_is_cleaned_up_and_told_in_plain_words(make, tmp_path):
     executor = make("--fail")
     with pytest.raises(SessionFailed) as caught:
         executor.run_fixed(FixedRun({}, seed=0, steps=2))
-    text = job_failed_log(caught.value, executor.spec)
-    assert "crash at job.py:" in text and "ValueError: planned" in text and "--fail" in text
-    assert str(tmp_path / "run" / "sessions" / "0001-fixed" / "stderr.log") in text
+    failure = caught.value
+    assert failure.kind == "crash" and failure.where.startswith("job.py:") and "ValueError: planned" in failure.detail
+    assert failure.directory == str(tmp_path / "run" / "sessions" / "0001-fixed")
     assert not list((tmp_path / "run").glob("sessions/*/out"))
 
 

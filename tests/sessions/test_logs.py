@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from autotune_trials.capped_log import CappedLog
 from autotune_trials.session import SessionFailed
-from autotune_trials.warden import CappedLog
 
 
 def test_both_streams_are_kept(make_session):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from autotune_trials.capped_log import CappedLog, Masked
 from autotune_trials.masking import Masks
 from autotune_trials.protocol import Block
 from autotune_trials.session import SessionFailed
-from autotune_trials.warden import CappedLog, Masked
 
 SECRET = "hf_CANARY0123456789"
 LINES = "-----BEGIN KEY-----\nCANARYcanaryCANARY\n"

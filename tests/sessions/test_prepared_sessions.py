@@ -22,7 +22,7 @@ from autotune.job.spec import JobSpec, SearchSpace, SideEffects
 from autotune_spaces.base import Withdrawn
 from autotune_spaces.knobs import create
 from autotune_spaces.machine import probe
-from autotune_trials import warden
+from autotune_trials import marks
 
 pytestmark = pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no /dev/shm to write to")
 
@@ -242,6 +242,6 @@ def test_the_mark_is_of_the_process_that_made_it() -> None:
         assert not preparation.used
         folder = preparation.folder()
         assert preparation.folder() == folder
-        warden.sweep_stale(("/dev/shm",))
+        marks.sweep_stale(("/dev/shm",))
         assert os.path.isdir(folder)
     assert not os.path.exists(folder)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -583,6 +584,28 @@ def test_interrupted_while_the_job_still_writes(make_session, home, monkeypatch)
         session.close()
     wait_for(lambda: not session.paths.written.exists())
     assert state(home) == before
+
+
+def test_interrupted_while_files_are_put_back(make_session, home):
+    """Where another thread may take the signal, blocking it in this one is not enough."""
+    (home / "many").mkdir()
+    for number in range(600):
+        (home / "many" / str(number)).write_text("the user's own")
+    before = state(home)
+    session = make_session("import os\nfor name in os.listdir('many'):\n    os.unlink(f'many/{name}')\nopen('done', 'w').close()", keep=())
+    wait_for((home / "done").exists)
+
+    def interrupt() -> None:
+        while not (session.paths.written / "cleared").exists():  # the first half of putting back is done
+            time.sleep(0.0002)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    impatient = threading.Thread(target=interrupt, daemon=True)
+    impatient.start()
+    with pytest.raises(KeyboardInterrupt):
+        session.close()
+    impatient.join()
+    assert state(home) == before and len(session.outcome["restored"]) == 600
 
 
 @pytest.fixture

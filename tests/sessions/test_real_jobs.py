@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from session_waits import wait_for
 
-from autotune_trials import warden
+from autotune_trials import marks, processes
 from autotune_trials.diagnose import kernel_oom_kills
 from autotune_trials.protocol import Block, KnobChoice, SessionConfig
 from autotune_trials.session import SessionFailed
@@ -62,10 +62,10 @@ def test_live_blocks_and_the_end_of_workers(make_session):
     assert session.wait_hello().job.loader.num_workers == 1
     plain, more = session.run_plan([Block("b", (), 10), Block("c", (KnobChoice("num_workers", 2),), 10)])
     assert len(plain.window.times_s) == len(more.window.times_s) == 10 and not more.error
-    pids = warden.descendants(session.command.pid)
+    pids = processes.descendants(session.command.pid)
     assert len(pids) >= 2
     session.close()
-    assert not [pid for pid in pids if warden.alive(pid)]
+    assert not [pid for pid in pids if processes.alive(pid)]
     assert not list(session.paths.root.glob("stacks-*.txt"))
     assert not [p for p in Path("/dev/shm").glob("torch_*") if int(p.name.split("_")[1]) in pids]
 
@@ -160,10 +160,10 @@ def test_a_killed_rank_ends_a_distributed_session(make_session, tmp_path):
     assert hello.job.world_size == 2 and hello.rank == 0
     (report,) = session.run_plan([Block("b", (), 5)])
     assert report.window.samples == (16.0,) * 5
-    warden.send({hello.pid}, 9)
+    processes.send({hello.pid}, 9)
     begin = time.monotonic()
     failure = failure_of(session.run_plan, [Block("c", (), 5)])
     assert failure.kind == ("oom" if kernel_oom_kills() is None else "killed")  # SIGKILL that nobody of ours sent
     assert time.monotonic() - begin < 20
     session.close()
-    wait_for(lambda: not warden.marked(session.mark), 3.0)
+    wait_for(lambda: not marks.marked(session.mark), 3.0)

@@ -58,12 +58,12 @@ def table(loss: Loss = CHANGES, factors: Mapping[str, Mapping[str, float]] | Non
     )  # fmt: skip
 
 
-def run(folder: Path, machine: ReplayExecutor, spec: JobSpec | None = None, clock: Callable[[float], float] | None = None) -> Result:
+def run(folder: Path, machine: ReplayExecutor, spec: JobSpec | None = None, clock: Callable[[float], float] | None = None, shown: str = "quiet") -> Result:
     """``clock``: the run's time in seconds, from that of earlier processes; None: as it passes."""
     spec = job(folder) if spec is None else spec
     run_dir = folder / "run"
     started = time.monotonic()
     journal = Journal(run_dir / "journal.jsonl", clock or (lambda before: before + time.monotonic() - started))
     tracker = open_tracker(None, "e", run_dir)
-    with closing(journal), open_progress("quiet", 60.0) as progress:
+    with closing(journal), open_progress(shown, 60.0) as progress:
         return tune(Bench(spec, machine, journal, progress, tracker, run_dir))

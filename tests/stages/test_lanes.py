@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -18,7 +19,7 @@ from autotune.report.terminal import open_progress
 from autotune.stages.bench import Bench
 from autotune.stages.lanes import MOST_LOST, spread
 from autotune.stages.observe import observe
-from autotune.stages.pairs import Pairs, node_of
+from autotune.stages.pairs import Pairs, Seed, node_of
 from autotune.stages.search import search
 from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
@@ -180,3 +181,45 @@ def test_an_error_ends_all_lanes_and_is_raised_once(tmp_path: Path) -> None:
     with bench_of(tmp_path, Several(Lane("a"), Lane("bb"))) as bench, pytest.raises(ValueError, match="planned"):
         spread(bench, lambda: next(numbers, None), serve, lambda piece, failure: None)
     assert len(begun) < 10
+
+
+def test_what_is_run_beside_a_pair_is_run_elsewhere_if_its_machine_is_lost_meanwhile(tmp_path: Path) -> None:
+    lane = Lane("a")
+    with bench_of(tmp_path, Several(lane)) as bench:
+        pairs = Pairs(bench, {"num_workers": 2}, {}, "confirm1")
+        pairs.ensure(1)
+        assert node_of(pairs.reference[0]) == "a"
+        lane.breaks = lambda config: True
+        again = pairs.repeat_reference(0)
+    assert lane.gone and node_of(again) == "" and again.losses[:10] == pairs.reference[0].losses[:10]
+
+
+def test_no_machine_is_waited_for_where_there_is_nothing_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss check asks for pairs that the confirmation has made; all machines may be gone by then."""
+    several = Several(Lane("a"))
+    with bench_of(tmp_path, several) as bench:
+        pairs = Pairs(bench, {"num_workers": 2}, {}, "confirm1")
+        pairs.ensure(2)
+        monkeypatch.setattr(several, "lanes", lambda: pytest.fail("a machine is asked for"))
+        pairs.ensure(2)
+        pairs.ensure(1)
+    assert len(pairs.log_speedups()) == 2
+
+
+def test_machines_lost_with_one_piece_are_not_held_against_another(tmp_path: Path) -> None:
+    pieces, begun, given_up = 12, Counter[int](), []
+    numbers = iter(range(pieces))
+
+    def take() -> Seed | None:
+        return next((Seed(n) for n in numbers), None)  # nobody else keeps it, so the next one may lie in its place
+
+    def serve(lane: Bench, mine: Iterator[Seed]) -> None:
+        for piece in mine:
+            begun[piece.seed] += 1
+            if begun[piece.seed] < MOST_LOST:
+                lane.executor.gone = True
+                raise SessionFailed("lost", "the power is out")
+
+    with bench_of(tmp_path, Several(*(Lane(f"{n}") for n in range(MOST_LOST * pieces)))) as bench:
+        spread(bench, take, serve, lambda piece, failure: given_up.append(piece.seed))
+    assert not given_up and begun == dict.fromkeys(range(pieces), MOST_LOST)

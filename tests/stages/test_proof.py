@@ -76,16 +76,20 @@ def test_equal_configurations_on_a_noisy_machine_are_not_adopted(tmp_path: Path,
     assert result.verdict == "keep-baseline"
 
 
-@pytest.mark.parametrize("seed", [0, 2])
-def test_noise_that_hides_the_gain_is_said_and_what_to_do(tmp_path: Path, seed: int) -> None:
-    faster = {"amp_dtype": {"bfloat16": 0.8}}
-    machine = Machine(table(HARMLESS, factors=faster, block_noise=0.3), seed=seed)
-    result = run(tmp_path, machine, job(tmp_path, "{amp_dtype: [bfloat16]}"))
-    assert result.verdict == "keep-baseline"
-    assert result.confirmation is not None
-    assert result.confirmation.too_noisy
-    assert result.confirmation.blocks == 12
-    assert "Stop other work on this machine, or give more time (budget.minutes)" in result.reason
+def test_noise_that_hides_the_gain_is_said_and_what_to_do(tmp_path: Path) -> None:
+    losses = table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.8}}, block_noise=0.4)
+    spec = job(tmp_path, "{amp_dtype: [bfloat16]}")
+    kept = []
+    for seed in range(4):
+        result = run(tmp_path / str(seed), Machine(losses, seed=seed), spec)
+        if result.verdict == "tuned":
+            assert result.speedup.low < 1.25 < result.speedup.high
+        elif result.confirmation is not None and result.confirmation.too_noisy:
+            kept.append(result)
+    assert kept
+    for result in kept:
+        assert result.confirmation.blocks == 12
+        assert "Stop other work on this machine, or give more time (budget.minutes)" in result.reason
 
 
 def time_is_up_in(label: str, machine: Machine) -> Callable[[float], float]:
@@ -101,6 +105,17 @@ def test_when_the_time_is_up_the_first_look_is_the_last_and_the_reason_says_so(t
     assert result.confirmation is not None and result.confirmation.blocks == 5
     assert {r.label for r in machine.confirmed()} == {f"confirm1-{side}-{n}" for side in ("reference", "candidate") for n in range(5)}
     assert "5 pairs" in result.reason and "the budget of 7 minutes is used up (budget.minutes gives more)" in result.reason
+
+
+@pytest.mark.parametrize(("minutes", "foretold"), [(0.1, True), (60, False)])
+def test_a_budget_too_small_for_one_proof_is_said_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], minutes: float, foretold: bool
+) -> None:
+    spec = job(tmp_path, "{amp_dtype: [bfloat16]}", f"budget: {{minutes: {minutes}}}\n")
+    run(tmp_path, Machine(table(HARMLESS)), spec, shown="auto")
+    said = " ".join(capsys.readouterr().out.split())
+    assert ("to prove one finalist faster takes about" in said) is foretold
+    assert (f"budget.minutes ({minutes})" in said) is foretold
 
 
 def test_a_resumed_run_that_was_out_of_time_stays_so(tmp_path: Path) -> None:
@@ -119,7 +134,7 @@ def test_no_further_finalist_is_begun_when_the_time_is_up_but_a_proven_one_is_se
     lost = Machine(table(HARMLESS), fails_at({"confirm1-candidate-2": 2}))
     result = run(tmp_path / "lost", lost, clock=time_is_up_in("confirm1", lost))
     assert result.verdict == "keep-baseline"
-    assert "no time was left for another finalist" in result.reason
+    assert "no other finalist was tried" in result.reason
     assert [r.reason.split(":")[0] for r in result.rejected] == ["not proven faster", "not tried in fresh processes"]
 
 

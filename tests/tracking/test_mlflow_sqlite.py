@@ -59,7 +59,6 @@ def test_parent_and_children(run_dir: Path) -> None:
     (traced,) = [c for c in children if c.info.run_name == "001"]
     assert [a.path for a in client.list_artifacts(traced.info.run_id, "traces")] == ["traces/trace.json"]
     assert (run_dir.parent / "mlartifacts" / parent.info.run_id / "artifacts" / "trace.json").read_text() == "trace"
-    assert tracker.url == f"autotune ui {run_dir}"
 
 
 def test_the_global_run_and_the_environment_are_left_alone(run_dir: Path) -> None:

@@ -79,6 +79,22 @@ def test_a_slow_start_is_left_out_and_little_more(slow):
         assert warm_up_end(list(times)) <= 120
 
 
+def test_a_machine_whose_speed_wanders_is_not_warming_up():
+    rng = np.random.default_rng(6)
+    kept = []
+    for _ in range(50):
+        wander = np.zeros(240)
+        for i in range(1, 240):  # 15 % of scatter, alike over some thirty iterations
+            wander[i] = 0.97 * wander[i - 1] + 0.036 * rng.normal()
+        kept.append(1 - warm_up_end(list(np.exp(wander))) / 240)
+    assert np.mean(kept) > 0.7
+
+
+def test_a_slower_end_is_no_warm_up_of_what_was_before():
+    times = np.concatenate([np.full(180, 1.0), np.full(60, 1.15)]) * np.random.default_rng(7).lognormal(0, 0.01, 240)
+    assert warm_up_end(list(times)) < 26
+
+
 def test_a_full_queue_that_looks_too_fast_is_left_out_too():
     times = [0.6] * 40 + [1.0] * 120
     assert 38 <= warm_up_end(times) <= 56

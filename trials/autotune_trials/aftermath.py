@@ -9,6 +9,8 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from autotune_trials.processes import stat_of
+
 OUTCOME = "written.json"
 RUNNING = "running"  # below the ledger: processes that could not be ended
 SILENT_S = 120.0  # a job may write a file this long after anything else was heard of it
@@ -83,12 +85,8 @@ def not_yet(session: str, running: Iterable[int]) -> Outcome | None:
 
 def _began(pid: int) -> str:
     """When a process was started, in ticks since boot; "" if it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
+    stat = stat_of(pid)
+    return "" if stat is None or stat[0] in "ZX" else str(stat[2])
 
 
 def entries(ledger: str) -> list[Entry]:

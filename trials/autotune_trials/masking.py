@@ -1,7 +1,7 @@
 """Secrets of the job kept out of whatever a session hands on: text, messages, the agent's log.
 
 Which texts are secrets is decided by the tuner (``autotune/secrets.py``) and told to the session. The job's output is masked before it is
-on the disk, by the warden (``warden.Masked``).
+on the disk, by the warden (``capped_log.Masked``).
 """
 
 from __future__ import annotations

@@ -71,15 +71,15 @@ class SessionPaths:
         return self.root / f"trace-{rank}.json.gz"
 
 
-def publish(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` so that no reader ever sees half of it (write, flush, rename)."""
+def publish(path: Path, content: str | bytes) -> None:
+    """Write ``content`` to ``path`` so that no reader ever sees half of it (write, flush, rename)."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(temporary, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException:  # also Ctrl-C: nothing half-written stays
         temporary.unlink(missing_ok=True)
         raise

@@ -3,7 +3,7 @@
     Preparation ── start(…) ─▶ process ── start(…) ─▶ process … ── close() ─▶ /dev/shm as it was
                      └ the knobs' prepare(): variables, words, files in one folder that all processes of the run share
 
-The folder carries the mark of the process that made it: if that is killed, :func:`autotune_trials.warden.sweep_stale` finds it.
+The folder carries the mark of the process that made it: if that is killed, :func:`autotune_trials.marks.sweep_stale` finds it.
 Whoever starts sessions on a machine has one of these there: the local executor, ``autotune launch``.
 """
 
@@ -16,7 +16,9 @@ from time import perf_counter
 from types import TracebackType
 
 from autotune_spaces.base import Knob, Start, Value
-from autotune_trials import warden
+from autotune_trials import marks
+
+SHM = "/dev/shm"
 
 
 def silent(text: str) -> None:
@@ -29,7 +31,7 @@ class Preparation:
     ``say``: is told what is done that may take minutes.
     """
 
-    def __init__(self, parent: str = warden.SHM, say: Callable[[str], None] = silent) -> None:
+    def __init__(self, parent: str = SHM, say: Callable[[str], None] = silent) -> None:
         self._parent = parent
         self._say = say
         self._folder = ""
@@ -37,7 +39,7 @@ class Preparation:
 
     def folder(self) -> str:
         if not self._folder:
-            self._folder = tempfile.mkdtemp(prefix=f"autotune-{warden.new_mark()}-", dir=self._parent)
+            self._folder = tempfile.mkdtemp(prefix=f"autotune-{marks.new_mark()}-", dir=self._parent)
         return self._folder
 
     def say(self, text: str) -> None:

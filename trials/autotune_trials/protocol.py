@@ -41,7 +41,6 @@ from autotune_trials.evidence import Evidence
 
 SCHEMA_VERSION = 1
 SESSION_VARIABLE = "AUTOTUNE_SESSION"  # path of session.json; its presence is what wakes the agent
-MARK_VARIABLE = "AUTOTUNE_MARK"  # the same in every process of a session, by which leftovers are found
 
 PHASES = ("data", "to_device", "forward", "backward", "optimizer", "other")  # of one iteration; they add up to it
 

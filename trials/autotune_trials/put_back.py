@@ -26,10 +26,6 @@ from autotune_trials.places import below
 from autotune_trials.removal import Removal
 from autotune_trials.restoring import make_folder_again, rename_back, restore_file
 
-# For a Python that knows nothing of us: the directory that holds this package, then the arguments of main.
-BY_ITSELF = "import sys; sys.path.insert(0, sys.argv.pop(1)); from autotune_trials.put_back import main; main()"
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-
 
 def put_back(session: str, late: bool = False, running: Iterable[int] = ()) -> Outcome:
     """Put back what the session in this directory changed.
@@ -156,4 +152,4 @@ def main() -> None:
     put_back(sys.argv[1], running=map(int, sys.argv[2:]))
 
 
-__all__ = ["BY_ITSELF", "OUTCOME", "ROOT", "Outcome", "leftovers", "main", "put_back"]
+__all__ = ["OUTCOME", "Outcome", "leftovers", "main", "put_back"]

@@ -21,13 +21,9 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
-import shutil
 import signal
-import socket
-import struct
+import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,11 +31,13 @@ from types import TracebackType
 from typing import Any
 
 from autotune_spaces.codec import encode
-from autotune_trials import diagnose, ranks, standstill, warden
+from autotune_trials import diagnose, marks, processes, ranks
 from autotune_trials.connection import Connection
+from autotune_trials.failures import SessionFailed
 from autotune_trials.masking import Masks
 from autotune_trials.merge import merge_hellos, merge_records, merge_reports
 from autotune_trials.paths import SessionPaths, publish
+from autotune_trials.postmortem import Postmortem
 from autotune_trials.protocol import (
     Block,
     BlockReport,
@@ -55,36 +53,17 @@ from autotune_trials.protocol import (
     SessionConfig,
 )
 from autotune_trials.put_back import Outcome, put_back
-from autotune_trials.surroundings import environment, filled, filled_command, places, socket_directory
+from autotune_trials.surroundings import environment, filled, filled_command, places
+from autotune_trials.switchboard import Switchboard
 from autotune_trials.watched import WatchedCommand
 
-FAILURES = ("oom", "crash", "killed", "hang", "ended", "unhooked", "agent", "lost")
+WARDEN_S = 60.0  # for the warden to start, however busy the machine
 LAST_WORDS_S = 5.0  # after a training process died: how long its launcher may take to say why
 OTHERS_S = 0.3  # after a rank's error: for those of others that came before it
 STRAY_S = 15.0  # after a rank gave up a block: until the others must have done the same
 TREE_IDLE_CORES = 0.05  # CPU use below which a silent process tree is doing nothing
 MOST_EXTENTS = 4  # of one recorded window
 MOST_EXTENSIONS = 20  # of the hang timeout, for one that does use the CPU
-
-
-class SessionFailed(Exception):
-    """A session did not do what was asked of it.
-
-    ``kind``: oom (device or host memory), crash (non-zero exit or signal), killed (SIGKILL by somebody else), hang (no progress), ended
-    (the job finished by itself before the work was done), unhooked (no optimizer step was ever seen), agent (our own code failed in the job),
-    lost (the machine it ran on is gone, which no session finds itself, but who started it there).
-    ``where``: file and line in the user's code, if known. ``partial``: reports of blocks that were finished before.
-    ``directory``: the session's, with the whole logs.
-    """
-
-    def __init__(
-        self, kind: str, detail: str, *, log_tail: str = "", where: str = "",
-        partial: Sequence[BlockReport] = (), directory: str = "",
-    ) -> None:  # fmt: skip
-        assert kind in FAILURES, kind
-        super().__init__(f"{kind}: {detail}")
-        self.kind, self.detail, self.log_tail, self.where = kind, detail, log_tail, where
-        self.partial, self.directory = tuple(partial), directory
 
 
 class Session:
@@ -111,26 +90,22 @@ class Session:
         self.paths, self.workdir = SessionPaths(Path(os.path.abspath(paths.root))), Path(os.path.abspath(workdir))
         fill = {**(fill or {}), "trial_dir": str(self.paths.out)}
         self.argv = filled_command(argv, fill)
-        self.mark = warden.new_mark()
+        self.mark = marks.new_mark()
         variables = {k: filled(v, fill) for k, v in env.items()}
         self.env = environment(self.paths, self.mark, variables, overrides or {}, cache_dir)
         self.config, self._masks = config, Masks(secrets)
         self.places = None if keep is None else places(self.workdir, [self.paths.root, *own], self.env, keep)
         self.outcome: Outcome | None = None  # of putting back what the job wrote, once the session has ended
         self._startup_timeout_s, self._hang_timeout_s, self._grace_s = startup_timeout_s, hang_timeout_s, grace_s
-        self._selector = selectors.DefaultSelector()
-        self._inbox: deque[tuple[Connection, Any]] = deque()
-        self._connections: list[Connection] = []
+        self._board = Switchboard(self._masks)
+        self._postmortem = Postmortem(self.argv, self.workdir, self.paths, self.mark, self._masks)
         self._ranks: dict[int, Connection] = {}
         self._plans = 0
         self._progress_seen = self._closed = False
         self._backward_seen_s: float | None = None
-        self._oom_kills_before: int | None = None
-        self._socket_dir = ""
-        self._listener: socket.socket | None = None
         self.command = WatchedCommand(
             self.argv, self.workdir, self.env, self.paths, self.mark,
-            grace_s=grace_s, selector=self._selector, on_exit=self._drain, secrets=self._masks.secrets,
+            grace_s=grace_s, selector=self._board.selector, on_exit=self._board.drain, secrets=self._masks.secrets,
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------- start
@@ -146,20 +121,21 @@ class Session:
             for folder in (self.paths.root, self.paths.crumbs, self.paths.out):
                 folder.mkdir(parents=True, exist_ok=True)
             self._prepare_ledger()
-            self._listen()
-            self.config = replace(self.config, directory=str(self.paths.root), socket=self._address)
+            self._board.listen(self.mark)
+            self.config = replace(self.config, directory=str(self.paths.root), socket=self._board.address)
             publish(self.paths.config, json.dumps(encode(self.config)))
-            self._started_s, self._oom_kills_before = time.monotonic(), diagnose.kernel_oom_kills()
-            self.command.start(self._socket_dir)
+            self._started_s = time.monotonic()
+            self._postmortem.begin()
+            self.command.start(self._board.folder)
             while not (self.command.pid or self.command.error or self.command.lost):
-                self._turn(1.0)
-                if time.monotonic() - self._started_s > 60:
-                    raise self._failure("crash", "the watching process of this session did not start within 60 s")
+                self._board.turn(1.0)
+                if time.monotonic() - self._started_s > WARDEN_S:
+                    raise self._postmortem.failure("crash", f"the watching process of this session did not start within {WARDEN_S:.0f} s")
             if self.command.error:
-                raise self._failure("crash", f"the command cannot be started: {self.command.error}")
+                raise self._postmortem.failure("crash", f"the command cannot be started: {self.command.error}")
             if self.command.lost:
-                raise self._failure("crash", self.command.lost)
-        except BaseException:
+                raise self._postmortem.failure("crash", self.command.lost)
+        except BaseException:  # also Ctrl-C: whoever wanted it has not got it, to close it
             self.close()
             raise
 
@@ -168,15 +144,6 @@ class Session:
             (self.paths.written / "kept").mkdir(parents=True, exist_ok=True)
             text = self.places.dump()
             (self.paths.written / "places").write_text(text, encoding="utf-8", errors="surrogateescape")
-
-    def _listen(self) -> None:
-        self._socket_dir = socket_directory(self.mark)
-        self._address = os.path.join(self._socket_dir, "s")
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(self._address)
-        self._listener.listen(64)
-        self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._on_connection)
 
     # ------------------------------------------------------------------------------------------- the conversation
 
@@ -197,7 +164,7 @@ class Session:
             arrived = self._next(1.0, "its first iterations were done")
             if arrived is None:
                 if time.monotonic() > deadline or self._never_steps():
-                    raise self._startup_failure()
+                    raise self._postmortem.of_slow_start(time.monotonic() - self._started_s, self._pids(), self._world_size())
                 continue
             rank, message = arrived
             if isinstance(message, Hello):
@@ -205,13 +172,13 @@ class Session:
                 deadline = max(deadline, time.monotonic() + self._hang_timeout_s)  # the other ranks are not far
             else:
                 early.append(arrived)
-        self._inbox.extendleft(reversed(early))
+        self._board.inbox.extendleft(reversed(early))
         return self.hello
 
     def _welcome(self, rank: Connection, hello: Hello) -> None:
         known = self._ranks.get(hello.rank)
         if known is not None and not known.dead:
-            self._forget(rank)  # a second training process beside the first: its agent steps aside
+            self._board.forget(rank)  # a second training process beside the first: its agent steps aside
             return
         rank.hello = hello
         self._ranks[hello.rank] = rank
@@ -227,7 +194,7 @@ class Session:
         working = set(self._ranks)
         try:
             for rank in self._ranks.values():
-                self._send(rank, Plan(self._plans, tuple(blocks)))
+                self._board.send(rank, Plan(self._plans, tuple(blocks)))
             while working:
                 allowed_s = max((b.max_seconds for b in blocks if len(reports[b.id]) < len(self._ranks)), default=0.0)
                 message = self._await(allowed_s, "the measurement was done", stray=self._stray(reports))
@@ -267,7 +234,7 @@ class Session:
             if steps <= len(record.window.times_s):
                 break
             for rank in self._ranks.values():
-                self._send(rank, Extent(steps))
+                self._board.send(rank, Extent(steps))
             record = self._record_of_all()
         return record
 
@@ -283,7 +250,7 @@ class Session:
                 if len(paces) == len(self._ranks):
                     extent = ranks.common_extent(list(paces.values()), self.config)
                     for rank in self._ranks.values():
-                        self._send(rank, extent)
+                        self._board.send(rank, extent)
         return merge_records(records, self.hello.job.device)
 
     def end_job(self, patience_s: float) -> None:
@@ -291,16 +258,15 @@ class Session:
 
         A training process that ignores TERM is killed. After ``patience_s`` nobody is waited for any more.
         """
-        pids = {rank.hello.pid for rank in self._ranks.values() if rank.hello is not None}
-        pids = {pid for pid in pids if warden.mark_of(pid) == self.mark}
-        warden.send(pids, signal.SIGTERM)
+        pids = {pid for pid in self._pids().values() if marks.mark_of(pid) == self.mark}
+        processes.send(pids, signal.SIGTERM)
         began = time.monotonic()
         killed = False
         while self.command.exit_status is None and not self.command.lost and time.monotonic() < began + patience_s:
-            self._turn(0.2)
+            self._board.turn(0.2)
             if not killed and time.monotonic() > began + 5 * self._grace_s:
                 killed = True
-                warden.send({pid for pid in pids if warden.mark_of(pid) == self.mark}, signal.SIGKILL)
+                processes.send({pid for pid in pids if marks.mark_of(pid) == self.mark}, signal.SIGKILL)
 
     # ------------------------------------------------------------------------------------------- waiting
 
@@ -319,14 +285,14 @@ class Session:
             arrived = self._next(1.0, until)
             now = time.monotonic()
             if arrived is not None and isinstance(arrived[1], Hello):
-                self._forget(arrived[0])  # a process that came to train when all ranks were there: its agent steps aside
+                self._board.forget(arrived[0])  # a process that came to train when all ranks were there: its agent steps aside
             elif arrived is not None and isinstance(arrived[1], Progress):
                 last, self._progress_seen = now, True
             elif arrived is not None:
                 return arrived[1]
             elif now - last > limit_s:
                 if stray is not None:
-                    raise self._failure("crash", f"rank {stray.rank} gave up what the other ranks went on with: {stray.error}")
+                    raise self._postmortem.failure("crash", f"rank {stray.rank} gave up what the other ranks went on with: {stray.error}")
                 if bounded or self._progress_seen or extensions >= MOST_EXTENSIONS:
                     raise self._hang(now - last)
                 used_s = self._cpu_s()
@@ -341,20 +307,18 @@ class Session:
             SessionFailed: nothing can come any more, or the agent reports a fault.
         """
         if self._closed:
-            raise self._failure("ended", f"the session was closed before {until}")
-        if not self._inbox:
-            self._turn(timeout_s)
-        if self._inbox:
-            rank, message = self._inbox.popleft()
+            raise self._postmortem.failure("ended", f"the session was closed before {until}")
+        if not self._board.inbox:
+            self._board.turn(timeout_s)
+        if self._board.inbox:
+            rank, message = self._board.inbox.popleft()
             if isinstance(message, Fault):
-                text = message.text.strip()
-                last = text.splitlines()[-1] if text else "no text"
-                raise self._failure("agent", f"the agent failed in {message.where}: {last}", log_tail=text)
+                raise self._postmortem.of_fault(message)
             if isinstance(message, JobError):
                 raise self._of_ranks(message)
             return rank, message
         if self.command.lost:
-            raise self._failure("crash", self.command.lost, log_tail=diagnose.log_tail(self.paths))
+            raise self._postmortem.of_watcher(self.command.lost)
         self._check_alive(until)
         return None
 
@@ -365,45 +329,25 @@ class Session:
         if self.command.exit_status == 0 and self._ranks and not dead:
             return  # the command put the training in the background
         last_words = time.monotonic() + LAST_WORDS_S  # a launcher needs a moment to end after its ranks
-        while self.command.exit_status is None and not self._inbox and time.monotonic() < last_words:
-            self._turn(0.2)
-        if self._inbox:
+        while self.command.exit_status is None and not self._board.inbox and time.monotonic() < last_words:
+            self._board.turn(0.2)
+        if self._board.inbox:
             return
         if self.command.exit_status is not None:
-            raise self._failed(diagnose.of_exit(self.command.exit_status, self.argv, self.workdir, self.paths, until, self._oom_kills()))
-        found = diagnose.of_logs(self.workdir, self.paths, f"the training process (rank {dead[0]}) ended", self._oom_kills())
-        if found.kind in ("oom", "killed") or diagnose.last_traceback(diagnose.read_tail(self.paths.stderr)):
-            raise self._failed(found)
+            raise self._postmortem.of_exit(self.command.exit_status, until)
         hello = self._ranks[dead[0]].hello
-        if hello is not None and warden.alive(hello.pid):
-            raise self._failure("agent", f"the agent of rank {dead[0]} hung up before {until}", log_tail=found.log_tail)
-        detail = f"the training process (rank {dead[0]}) ended before {until}, while the command goes on"
-        raise self._failure("ended", detail, log_tail=found.log_tail)
+        raise self._postmortem.of_silent_rank(dead[0], hello is not None and processes.alive(hello.pid), until)
 
     def _of_ranks(self, first: JobError) -> SessionFailed:
         """Why a distributed job fails, from what its ranks say: the others wait for the one that failed, or die of its end."""
         errors, heard_s = [first], time.monotonic()
         while True:
-            self._turn(0.05)
-            errors += [message for _, message in self._inbox if isinstance(message, JobError)]
-            self._inbox.clear()
-            cause, waited_s = ranks.first_cause(errors), time.monotonic() - heard_s
-            if waited_s > (LAST_WORDS_S if cause is None else OTHERS_S) or self.command.exit_status is not None:
-                break
-        if cause is None or cause.kind == "restart":
-            happened = cause.text if cause is not None else f"rank {first.rank} lost its connection to another one"
-            return self._failed(diagnose.of_logs(self.workdir, self.paths, happened, self._oom_kills()))
-        lines, kind = cause.text.strip().splitlines(), cause.kind
-        if kind == "crash" and diagnose.KILLED.search(cause.text):  # a DataLoader worker of that rank
-            kind = "killed" if self._oom_kills() == 0 else "oom"
-        return self._failure(
-            kind, f"rank {cause.rank}: {ranks.last_line(cause.text)[:500]}",
-            log_tail="\n".join(lines[-diagnose.TAIL_LINES :]), where=diagnose.user_line(lines, self.workdir),
-        )  # fmt: skip
-
-    def _oom_kills(self) -> int | None:
-        now = diagnose.kernel_oom_kills()
-        return None if now is None or self._oom_kills_before is None else now - self._oom_kills_before
+            self._board.turn(0.05)
+            errors += [message for _, message in self._board.inbox if isinstance(message, JobError)]
+            self._board.inbox.clear()
+            patience_s = LAST_WORDS_S if ranks.first_cause(errors) is None else OTHERS_S
+            if time.monotonic() - heard_s > patience_s or self.command.exit_status is not None:
+                return self._postmortem.of_errors(errors)
 
     def _never_steps(self) -> bool:
         """backward() has been called for long, and no optimizer ever stepped: waiting longer would not help."""
@@ -414,92 +358,20 @@ class Session:
             self._backward_seen_s = time.monotonic()  # not the file's time: the system's clock may be set meanwhile
         return time.monotonic() - self._backward_seen_s > 2 * self._hang_timeout_s
 
-    def _startup_failure(self) -> SessionFailed:
-        waited_s = time.monotonic() - self._started_s
-        if self._ranks:
-            here, all_ranks = len(self._ranks), self.hello.job.world_size
-            return self._hang(waited_s, f"{here} of {all_ranks} ranks started training within {waited_s:.0f} s")
-        if "step" in diagnose.crumbs_of(self.paths):
-            return self._hang(waited_s, f"the job began to train but did not get through its first iterations in {waited_s:.0f} s")
-        self._save_stacks()
-        happened = f"{waited_s:.0f} s have passed since the start"
-        return self._failed(diagnose.unhooked(self.argv, self.workdir, self.paths, happened))
+    def _hang(self, silent_s: float) -> SessionFailed:
+        return self._postmortem.hang(self._pids(), f"no sign of progress for {silent_s:.0f} s")
 
-    # ------------------------------------------------------------------------------------------- hangs
+    def _pids(self) -> dict[int, int]:
+        """rank -> process, of those that train."""
+        return {rank: connection.hello.pid for rank, connection in self._ranks.items() if connection.hello is not None}
 
-    def _hang(self, silent_s: float, what: str = "") -> SessionFailed:
-        stacks = self._save_stacks()
-        lines = stacks[standstill.culprit(stacks)] if stacks else []
-        what = what or f"no sign of progress for {silent_s:.0f} s"
-        if len(stacks) > 1 and not standstill.waits_for_others(lines):
-            what += f", and {standstill.culprit(stacks)} is what the others wait for"
-        where = diagnose.user_line(reversed(lines), self.workdir)  # such dumps have the most recent call first
-        return self._failure(
-            "hang", f"{what}; the stacks of its threads are in {self.paths.root}/stacks-*.txt",
-            log_tail=standstill.stacks_in_words(stacks, diagnose.TAIL_LINES) or diagnose.log_tail(self.paths), where=where,
-        )  # fmt: skip
-
-    def _save_stacks(self) -> dict[str, list[str]]:
-        return standstill.save_stacks(self.paths, self.mark, {n: c.hello.pid for n, c in self._ranks.items() if c.hello is not None})
+    def _world_size(self) -> int:
+        return self.hello.job.world_size if self._ranks else 0
 
     def _cpu_s(self) -> float:
         """CPU seconds the living processes of the session have used."""
-        stats = (warden.stat_of(pid) for pid in warden.marked(self.mark))
+        stats = (processes.stat_of(pid) for pid in marks.marked(self.mark))
         return sum(stat[3] for stat in stats if stat is not None)
-
-    # ------------------------------------------------------------------------------------------- events
-
-    def _turn(self, timeout_s: float) -> None:
-        for key, _ in self._selector.select(timeout_s):
-            key.data(key.fileobj)
-
-    def _on_connection(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            if not _is_ours(connection):
-                connection.close()
-                continue
-            connection.setblocking(False)
-            rank = Connection(connection, self._masks)
-            self._connections.append(rank)
-            self._selector.register(connection, selectors.EVENT_READ, lambda _, rank=rank: self._on_message(rank))
-
-    def _on_message(self, rank: Connection) -> None:
-        self._inbox.extend((rank, message) for message in rank.receive())
-        if not rank.open:
-            self._forget(rank)
-
-    def _forget(self, rank: Connection) -> None:
-        rank.open = False
-        if rank in self._connections:
-            self._connections.remove(rank)
-            self._selector.unregister(rank.socket)
-            rank.socket.close()
-
-    def _send(self, rank: Connection, message: Any) -> None:
-        try:
-            rank.send(message)
-        except OSError:  # gone: the next look at it says so, and why
-            self._forget(rank)
-
-    def _drain(self) -> None:
-        """Read what the job sent before it ended."""
-        assert self._listener is not None
-        self._on_connection(self._listener)
-        for rank in list(self._connections):
-            self._on_message(rank)
-
-    # ------------------------------------------------------------------------------------------- failures
-
-    def _failed(self, found: diagnose.Diagnosis) -> SessionFailed:
-        return self._failure(found.kind, found.detail, log_tail=found.log_tail, where=found.where)
-
-    def _failure(self, kind: str, detail: str, *, log_tail: str = "", where: str = "") -> SessionFailed:
-        masked = self._masks.text
-        return SessionFailed(kind, masked(detail), log_tail=masked(log_tail), where=masked(where), directory=str(self.paths.root))
 
     # ------------------------------------------------------------------------------------------- the end
 
@@ -510,25 +382,21 @@ class Session:
         self._closed, gone = True, False
         try:
             self.command.ask_to_stop()
-            for rank in list(self._connections):  # a job that handles TERM itself must get out of the agent's pause
-                self._forget(rank)
-            self.command.wait_until_gone(self._turn)
+            self._board.hang_up()  # a job that handles TERM itself must get out of the agent's pause
+            self.command.wait_until_gone(self._board.turn)
             gone = True
         finally:
-            for rank in list(self._connections):
-                self._forget(rank)
-            if self._listener is not None:
-                self._listener.close()
             self.command.close()
-            self._selector.close()
-            if self._socket_dir:
-                shutil.rmtree(self._socket_dir, ignore_errors=True)
+            self._board.close()
             if gone and self.paths.written.exists():  # interrupted while the job still writes: the warden does it, or the next run
-                self.outcome = uninterrupted(lambda: put_back(str(self.paths.root), running=self.command.left))
+                uninterrupted(self._put_back)
             self._masks.file(self.paths.agent_log)
             for dump in self.paths.root.glob("stacks-*.txt"):  # opened by every process, asked for by few
                 if not dump.stat().st_size:
                     dump.unlink()
+
+    def _put_back(self) -> None:
+        self.outcome = put_back(str(self.paths.root), running=self.command.left)
 
     @property
     def closed(self) -> bool:
@@ -542,18 +410,31 @@ class Session:
         self.close()
 
 
-def _is_ours(connection: socket.socket) -> bool:
-    """Whether a process of this user is at the other end. Its directory keeps others out already; should somebody open that, this does."""
-    if not hasattr(socket, "SO_PEERCRED"):  # not Linux
-        return True
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", credentials)[1]) == os.geteuid()
+def uninterrupted(what: Callable[[], None]) -> None:
+    """An impatient Ctrl-C must not leave the user's files half put back: it is heard when that is done.
 
+    In a thread of its own: an exception raised for a signal reaches the main thread wherever that is, also while it blocks the signal
+    itself, since any other thread of the process (the live table's, the tracking's) takes it then.
+    """
+    done = threading.Event()
+    failures: list[BaseException] = []
 
-def uninterrupted(what: Callable[[], Outcome]) -> Outcome:
-    """An impatient Ctrl-C must not leave the user's files half put back: it is heard when that is done."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    def work() -> None:
+        try:
+            what()
+        except BaseException as error:
+            failures.append(error)  # raised again below
+        finally:
+            done.set()
+
     try:
-        return what()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        threading.Thread(target=work, name="autotune-put-back").start()  # no daemon: it ends before the process does
+    except RuntimeError:  # there can be no further thread, at the limit of processes, say
+        work()
+    while not done.is_set():
+        try:
+            done.wait()
+        except BaseException as interrupt:
+            failures.insert(0, interrupt)
+    if failures:
+        raise failures[0]

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 
-from autotune_trials import diagnose, warden
+from autotune_trials import diagnose, marks, processes
 from autotune_trials.agent.stacks import STACKS_SIGNAL
 from autotune_trials.paths import SessionPaths
 
@@ -24,9 +24,9 @@ def save_stacks(paths: SessionPaths, mark: str, ranks: Mapping[int, int]) -> dic
         mark: of the session; a process without it is not asked.
         ranks: rank -> process, as far as known.
     """
-    pids = {p for p in diagnose.crumbs_of(paths).get("python", ()) if warden.mark_of(p) == mark}
-    pids = {p for p in pids if warden.alive(p) and paths.stacks(p).exists()}  # else the signal would kill it
-    warden.send(pids, STACKS_SIGNAL)
+    pids = {p for p in diagnose.crumbs_of(paths).get("python", ()) if marks.mark_of(p) == mark}
+    pids = {p for p in pids if processes.alive(p) and paths.stacks(p).exists()}  # else the signal would kill it
+    processes.send(pids, STACKS_SIGNAL)
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline and any(not paths.stacks(p).stat().st_size for p in pids):
         time.sleep(0.02)

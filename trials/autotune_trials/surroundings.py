@@ -9,13 +9,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from autotune_trials.marks import MARK_VARIABLE
 from autotune_trials.paths import SessionPaths
 from autotune_trials.places import Places
-from autotune_trials.protocol import MARK_VARIABLE, SESSION_VARIABLE
+from autotune_trials.protocol import SESSION_VARIABLE
 
 INJECT = Path(__file__).resolve().parent / "agent" / "inject"
 SOCKET_PATH_BYTES = 100  # sun_path holds 108 on Linux, 104 elsewhere
-# Runs of a tracking server that the trial's own store does not know.
 # What libraries keep between runs: shared with other programs, and the same for every trial.
 LIBRARY_VARIABLES = (
     "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR",
@@ -25,6 +25,7 @@ LIBRARIES = ("~/.triton", "~/.nv", "/dev", "/proc", "/sys", "/run")
 CACHE_FOLDERS = ("huggingface", "torch")  # of libraries, where caches are kept
 # What other programs keep there, too: a checkpoint there is the job's.
 CACHES = ("~/.cache", "~/.config", "~/.local")
+# Runs of a tracking server that the trial's own store does not know.
 FOREIGN_RUNS = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "WANDB_RUN_ID")
 
 
@@ -104,5 +105,5 @@ def socket_directory(mark: str) -> str:
 
 
 def socket_folders() -> tuple[str, ...]:
-    """Where sockets may be made, best first; what dead tuners left there is removed by ``warden.sweep_stale``."""
+    """Where sockets may be made, best first; what dead tuners left there is removed by ``marks.sweep_stale``."""
     return tuple(dict.fromkeys([tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"]))

@@ -11,7 +11,7 @@ mark in the environment (for what got away from a warden that was killed itself)
 The warden also copies the command's output to the log files, keeping the first and the last part of each, so that a
 job that prints a gigabyte does not fill the disk.
 
-It is started by its file name with ``python -I -S``: standard library only, and nothing of ours imported.
+It runs isolated (:mod:`.isolated`): the standard library only, and of ours what needs nothing else.
 
     tuner → warden   one line of JSON, the order (see :class:`Order`); later ``{"do": "stop", "grace_s": 2.0}``
     warden → tuner   ``started`` (pid) or ``failed`` (text); ``exited`` (status); ``ended`` (killed, left)
@@ -19,7 +19,6 @@ It is started by its file name with ``python -I -S``: standard library only, and
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import os
@@ -34,223 +33,19 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-MARK_VARIABLE = "AUTOTUNE_MARK"  # as in protocol.py, which this file cannot import
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+from autotune_trials.capped_log import HEAD_BYTES, TAIL_BYTES, CappedLog, Masked
+from autotune_trials.marks import SWEEP_S, marked
+from autotune_trials.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, alive, descendants, find_prctl, send
+
 SHM = "/dev/shm"
-HEAD_BYTES = TAIL_BYTES = 4 << 20
 CLEANERS = (b"resource_tracker", b"torch_shm_manager")  # they remove shared memory once their clients are gone
 CLEANERS_S = 0.5
-SWEEP_S = 5.0
-
-
-# ---------------------------------------------------------------------------------------------------- /proc
-
-
-def stat_of(pid: int) -> tuple[str, int, int, float] | None:
-    """(state, parent, start time in ticks since boot, CPU seconds used) of a process, or None if it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()  # the name before ")" may hold anything
-    except OSError:
-        return None
-    cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return fields[0].decode(), int(fields[1]), int(fields[19]), cpu_s
-
-
-def all_pids() -> list[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:  # no /proc on this system
-        return []
-
-
-def mark_of(pid: int) -> str:
-    """The session mark a process was started with, "" if it has none or may not be asked."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            found = re.search(rb"(?:^|\0)" + MARK_VARIABLE.encode() + rb"=([^\0]*)", file.read())
-    except OSError:
-        return ""
-    return found.group(1).decode(errors="replace") if found else ""
-
-
-def alive(pid: int) -> bool:
-    stat = stat_of(pid)
-    return stat is not None and stat[0] not in "ZX"
-
-
-def descendants(root: int) -> set[int]:
-    """Living processes that descend from ``root``, without it."""
-    children: dict[int, list[int]] = {}
-    states: dict[int, str] = {}
-    for pid in all_pids():
-        stat = stat_of(pid)
-        if stat is not None:
-            children.setdefault(stat[1], []).append(pid)
-            states[pid] = stat[0]
-    found: set[int] = set()
-    queue = [root]
-    while queue:
-        for pid in children.get(queue.pop(), ()):
-            if pid not in found:
-                found.add(pid)
-                queue.append(pid)
-    return {pid for pid in found if states[pid] not in "ZX"}
-
-
-def marked(mark: str) -> set[int]:
-    """Living processes carrying ``mark``, this one aside."""
-    return {pid for pid in all_pids() if pid != os.getpid() and mark_of(pid) == mark and alive(pid)}
-
-
-def send(pids: set[int], number: int) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except OSError:  # gone, or not ours
-            pass
-
-
-# ---------------------------------------------------------------------------------------------------- marks
-
-
-def new_mark() -> str:
-    """A session mark: which tuner it belongs to (pid namespace, pid, start time), and a random part."""
-    stat = stat_of(os.getpid())
-    return f"{_namespace()}-{os.getpid()}-{stat[2] if stat else 0}-{os.urandom(4).hex()}"
-
-
-def _namespace() -> str:
-    try:
-        return re.sub(r"\D", "", os.readlink("/proc/self/ns/pid")) or "0"
-    except OSError:
-        return "0"
-
-
-def is_stale(mark: str) -> bool:
-    """True if the tuner that made ``mark`` is gone. Marks of another pid namespace (a container) are never judged."""
-    found = re.fullmatch(r"(\d+)-(\d+)-(\d+)-[0-9a-f]+", mark)
-    if found is None or found.group(1) != _namespace():
-        return False
-    stat = stat_of(int(found.group(2)))
-    return stat is None or stat[0] in "ZX" or str(stat[2]) != found.group(3)
-
-
-def sweep(mark: str, patience_s: float = SWEEP_S) -> int:
-    """Kill every process that carries ``mark``; returns how many there were."""
-    killed: set[int] = set()
-    deadline = time.monotonic() + patience_s
-    while left := marked(mark):
-        killed |= left
-        send(left, signal.SIGKILL)
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.02)
-    return len(killed)
-
-
-def sweep_stale(folders: tuple[str, ...] = ()) -> int:
-    """End what earlier tuners left behind after tuner and warden were both killed.
-
-    Args:
-        folders: directories in which session sockets are made; those of dead tuners (``autotune-<mark>-…``) are removed.
-    """
-    stale = {mark for mark in map(mark_of, all_pids()) if mark and is_stale(mark)}
-    for folder in folders:
-        try:
-            names = os.listdir(folder)
-        except OSError:
-            continue
-        for name in names:
-            found = re.match(r"autotune-(\d+-\d+-\d+-[0-9a-f]+)-", name)
-            if found and is_stale(found.group(1)):
-                shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
-    return sum(sweep(mark) for mark in stale)
-
-
-# ---------------------------------------------------------------------------------------------------- logs
-
-
-class CappedLog:
-    """A log file that keeps its first ``head`` and at least its last ``tail`` bytes, at any moment, on disk.
-
-        │ head │ … N bytes left out … │ last part, between tail and 2 × tail │
-    """
-
-    def __init__(self, path: str, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> None:
-        self._file = open(path, "w+b", buffering=0)  # noqa: SIM115
-        self._head, self._tail = head, tail
-        self._size = self._total = 0  # of the file; of all that was ever written
-
-    def write(self, data: bytes) -> None:
-        self._total += len(data)
-        try:
-            self._file.write(data)
-            self._size += len(data)
-            if self._size > self._head + 2 * self._tail:
-                self._compact()
-        except OSError:  # disk full: the job must go on, and its output is the least of the losses
-            pass
-
-    def _compact(self) -> None:
-        self._file.seek(self._size - self._tail)
-        last = self._file.read(self._tail)
-        dropped = self._total - self._head - len(last)
-        middle = f"\n[autotune: {dropped} bytes left out here]\n".encode() + last
-        self._file.seek(self._head)
-        self._file.write(middle)
-        self._file.truncate()
-        self._size = self._head + len(middle)
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class Masked:
-    """A log without the secrets of the job in it, also where one is cut in two by the end of a read.
-
-    What may be the beginning of a secret is held back until more has come.
-    """
-
-    def __init__(self, log: CappedLog, secrets: list[str]) -> None:
-        self._log, self._held = log, b""
-        self._secrets = sorted((os.fsencode(secret) for secret in secrets), key=len, reverse=True)
-
-    def write(self, data: bytes) -> None:
-        data = self._held + data
-        for secret in self._secrets:
-            data = data.replace(secret, b"***")
-        whole = len(data) - max((_begun(data, secret) for secret in self._secrets), default=0)
-        self._held = data[whole:]
-        self._log.write(data[:whole])
-
-    def flush(self) -> None:
-        """Nothing more is expected soon."""
-        self._log.write(self._held)
-        self._held = b""
-
-    def close(self) -> None:
-        self.flush()
-        self._log.close()
-
-
-def _begun(data: bytes, secret: bytes) -> int:
-    """How many of the last bytes of ``data`` are the first ones of ``secret``."""
-    at = max(0, len(data) - len(secret) + 1)
-    while (at := data.find(secret[:1], at)) >= 0:
-        if secret.startswith(data[at:]):
-            return len(data) - at
-        at += 1
-    return 0
-
-
-# ---------------------------------------------------------------------------------------------------- the warden
 
 
 class Order(dict[str, Any]):
     """What the tuner asks for: argv, cwd, env, mark, stdout, stderr (paths), crumbs (folder), remove (folder),
-    tuner_pid, grace_s, and optionally put_back (arguments for Python), secrets (texts kept out of the logs), and head_bytes and
-    tail_bytes of the logs."""
+    tuner_pid, grace_s, and optionally put_back (a command, to be given the processes that are left), secrets (texts kept out of
+    the logs), and head_bytes and tail_bytes of the logs."""
 
 
 class Warden:
@@ -459,10 +254,10 @@ class Warden:
 
     def _put_back(self) -> None:
         """What the job changed is put back by the tuner; by us if there is none any more."""
-        arguments = self._order.get("put_back")
-        if arguments and not self._answer:
+        command = self._order.get("put_back")
+        if command and not self._answer:
             left = map(str, sorted(self._tree()))
-            subprocess.run([sys.executable, "-I", "-S", *arguments, *left], stdin=subprocess.DEVNULL, check=False)
+            subprocess.run([*command, *left], stdin=subprocess.DEVNULL, check=False)
 
     def _tree(self) -> set[int]:
         found = descendants(os.getpid()) | marked(self._order["mark"])
@@ -546,15 +341,8 @@ def _enlarge(pipe: int) -> None:
         pass
 
 
-def find_prctl() -> Any:
-    """prctl(2), or None where there is none; looked up before the fork, where nothing may be loaded any more."""
-    if not sys.platform.startswith("linux"):
-        return None
-    return ctypes.CDLL(None, use_errno=True).prctl
-
-
-def main(fd: int) -> int:
-    control = socket.socket(fileno=fd)
+def main() -> int:
+    control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     received = b""
     while b"\n" not in received:
@@ -564,7 +352,3 @@ def main(fd: int) -> int:
         received += data
     line, _, rest = received.partition(b"\n")
     return Warden(control, Order(json.loads(line)), rest).run()
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(int(sys.argv[1])))

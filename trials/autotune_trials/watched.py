@@ -7,12 +7,12 @@ import os
 import selectors
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from autotune_trials import diagnose, put_back, warden
+from autotune_trials import diagnose, marks
+from autotune_trials.isolated import isolated
 from autotune_trials.paths import SessionPaths
 
 
@@ -53,11 +53,11 @@ class WatchedCommand:
             "stdout": str(self._paths.stdout), "stderr": str(self._paths.stderr), "crumbs": str(self._paths.crumbs),
             "remove": socket_dir, "tuner_pid": os.getpid(), "grace_s": self._grace_s,
             "secrets": self._secrets,
-            "put_back": ["-c", put_back.BY_ITSELF, put_back.ROOT, str(self._paths.root)] if self._paths.written.exists() else [],
+            "put_back": isolated("autotune_trials.put_back", str(self._paths.root)) if self._paths.written.exists() else [],
         }  # fmt: skip
         with theirs, open(self._paths.warden_log, "wb") as log:
             self.warden = subprocess.Popen(
-                [sys.executable, "-I", "-S", warden.__file__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+                isolated("autotune_trials.warden", str(theirs.fileno())), pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True,
             )  # fmt: skip
         self._selector.register(self._control, selectors.EVENT_READ, self._on_control)
@@ -79,7 +79,7 @@ class WatchedCommand:
         """Wait for the warden to end everything; if it cannot, kill it and all that carries the mark."""
         if self.warden is None:
             return
-        deadline = time.monotonic() + self._grace_s + warden.SWEEP_S + 5.0
+        deadline = time.monotonic() + self._grace_s + marks.SWEEP_S + 5.0
         while self.warden.poll() is None and time.monotonic() < deadline:
             turn(0.01)
         if self.warden.poll() is None:
@@ -87,8 +87,8 @@ class WatchedCommand:
             self.warden.wait()
         turn(0.0)  # its last message
         if not self._ended:
-            warden.sweep(self.mark)
-            self.left = sorted(warden.marked(self.mark))
+            marks.sweep(self.mark)
+            self.left = sorted(marks.marked(self.mark))
 
     def close(self) -> None:
         """Hang up. A warden that still lives takes that as the order to end everything."""
@@ -124,6 +124,6 @@ class WatchedCommand:
         # "ended" without our asking and before the command's own end: somebody else has told the warden to stop.
         if self._stopping or self.error or (self._ended and self.exit_status is not None):
             return
-        warden.sweep(self.mark)
+        marks.sweep(self.mark)
         trouble = diagnose.read_tail(self._paths.warden_log).strip().splitlines()
         self.lost = "the watching process of this session was killed from outside" + (f": {trouble[-1]}" if trouble else "")

@@ -1,7 +1,7 @@
 """Sessions on a Ray cluster: the executor ``ray``.
 
-    tuner: RayExecutor ──▶ SlotExecutor ══ray══▶ Slot (actor) ──▶ LocalExecutor ──▶ Session ──▶ warden ──▶ the command
-             │ lanes()          one a slot          one a node, or a share of one      as on this machine
+    tuner: RayExecutor ──▶ lane.Slot ══ray══▶ slot.Slot (actor) ──▶ LocalExecutor ──▶ Session ──▶ warden ──▶ the command
+             │ lanes()        one a slot       one a node, or a share of one      as on this machine
              └ Optuna, journal, tracking, report stay here
 
 A slot of several nodes has an Outpost on each of the others, whose part of the session is relayed to the slot's own (spread.py).

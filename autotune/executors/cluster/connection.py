@@ -37,7 +37,7 @@ def connect(spec: JobSpec, run_dir: Path) -> None:
             address=address, runtime_env=environment or None, namespace="autotune", log_to_driver=False,
             configure_logging=True, logging_level=logging.ERROR, **own,
         )  # fmt: skip
-    except Exception as error:
+    except Exception as error:  # Ray raises of all kinds here, plain RuntimeError among them
         ray.shutdown()
         raise (too_large(error, spec.workdir) or _unreachable(address, error)) from error
 

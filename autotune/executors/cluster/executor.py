@@ -83,7 +83,7 @@ class RayExecutor(Executor):
         try:
             self._look()
             self._await_slot()
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nobody has this executor yet, to close it
             self.close()
             raise
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import InputError
+from autotune.job.sending import NEVER
 
-# Ours, or of no use to the job, and never the same twice.
-NOT_SHIPPED = ("/.git/", "/autotune-runs/", "/mlruns/", "/mlartifacts/", "/mlflow.db*", "__pycache__/")
 HOPELESS_BYTES = 4 << 30  # Ray takes 500 MiB, compressed
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set where this process is itself the entry point of a submitted job
 
@@ -28,7 +27,7 @@ def runtime_environment(workdir: Path, run_dir: Path) -> dict[str, Any]:
     if shipped_with_job():
         return {}
     check_size(workdir)
-    excludes = list(NOT_SHIPPED)
+    excludes = list(NEVER)
     if run_dir.is_relative_to(workdir) and run_dir != workdir:
         excludes.append(f"/{run_dir.relative_to(workdir)}/")
     return {"working_dir": str(workdir), "excludes": excludes}
@@ -99,7 +98,7 @@ def check_size(workdir: Path, most_bytes: int = HOPELESS_BYTES) -> None:
     """
     if any((workdir / name).exists() for name in (".gitignore", ".rayignore")):
         return
-    total, hidden = 0, {pattern.strip("/") for pattern in NOT_SHIPPED}
+    total, hidden = 0, {pattern.strip("/") for pattern in NEVER if pattern.endswith("/")}
     for folder, folders, names in os.walk(workdir):
         folders[:] = [name for name in folders if name not in hidden]
         for name in names:

@@ -7,12 +7,13 @@ the light and the dark page. Text of the job goes through :func:`label`: matplot
 from __future__ import annotations
 
 import io
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from autotune_trials.paths import publish
 
 
 @dataclass(frozen=True)
@@ -106,13 +107,7 @@ def write_png(draw: Callable[[list[Any]], None], path: Path, heights: tuple[int,
     draw(axes)
     buffer = io.BytesIO()
     drawn.savefig(buffer, format="png", dpi=150, facecolor="white", transparent=False)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(buffer.getvalue())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    publish(path, buffer.getvalue())
 
 
 def label(axes: Any, x: float, y: float, text: str, palette_color: str, **more: Any) -> Any:

@@ -114,7 +114,7 @@ def _be_the_job(paths: SessionPaths, bed: str, plant: Sequence[str], kernels: Pa
         start.watch()
         runpy.run_path(sys.argv[0], run_name="__main__")
         status = 0
-    except BaseException:
+    except BaseException:  # whatever it is: in a forked child nothing may get back into the parent's code
         import traceback
 
         traceback.print_exc()

@@ -52,6 +52,8 @@ class Tally:
 
 
 class CallObserver(Observer):
+    """``begin`` is for :class:`.all_calls.AllCalls`, which knows what calls there are."""
+
     name = "calls"
 
     def __init__(self, watch: Any) -> None:
@@ -63,20 +65,7 @@ class CallObserver(Observer):
         self._names: list[str] = []
         self._failure = ""
         self._at_end: list[Callable[[], dict[str, Any]]] = []
-        self._blind: dict[str, str] = {}
-
-    def begin(self) -> None:
-        from autotune_trials.agent.watching import casts, collectives, copies, outputs, readouts
-
-        readouts.install(self)
-        outputs.install(self)
-        collectives.install(self)
-        if self._compiled():
-            # dynamo guards on the identity of functions like torch.randn: a patch would make it compile again
-            self._blind["copies"] = "the job is compiled, and watching torch's functions would make it compile again"
-        else:
-            copies.install(self)
-            casts.install(self)
+        self.blind: dict[str, str] = {}
 
     def end_iteration(self, iteration: Any) -> None:
         if self._failure:
@@ -84,7 +73,7 @@ class CallObserver(Observer):
 
     def finish(self) -> dict[str, Any]:
         self.agent.patches.restore(*reversed(self._names))
-        fields: dict[str, Any] = {"calls": tuple(self._calls(t) for t in self._tallies.values()), "blind": self._blind}
+        fields: dict[str, Any] = {"calls": tuple(self._calls(t) for t in self._tallies.values()), "blind": self.blind}
         for more in self._at_end:
             fields.update(more())
         return fields
@@ -152,12 +141,6 @@ class CallObserver(Observer):
         return self.watch.places.spot(sys._getframe(1))
 
     # ------------------------------------------------------------------ within
-
-    def _compiled(self) -> bool:
-        """Something of the job runs through dynamo."""
-        utils = sys.modules.get("torch._dynamo.utils")
-        graphs = utils.counters["stats"]["unique_graphs"] if utils is not None else 0
-        return bool(self.agent.own_compile or graphs or any(entry.compiled for entry in self.agent.live.entries))
 
     def _note(self, describe: Describe, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, seconds: float) -> None:
         if self._failure:

@@ -24,7 +24,7 @@ class Observer(ABC):
         """The watched window begins; may take milliseconds, they are no part of any iteration."""
 
     def end_iteration(self, iteration: Any) -> None:
-        """An iteration (:class:`autotune_trials.agent.loop.Iteration`) has ended. Some microseconds at most: this is
+        """An iteration (:class:`autotune_trials.agent.iteration.Iteration`) has ended. Some microseconds at most: this is
         part of the next one."""
 
     @abstractmethod

@@ -7,7 +7,7 @@ from typing import Any
 
 from autotune_trials.agent import log
 from autotune_trials.agent.facts import world_size
-from autotune_trials.agent.watching.calls import CallObserver
+from autotune_trials.agent.watching.all_calls import AllCalls
 from autotune_trials.agent.watching.compiles import CompileObserver
 from autotune_trials.agent.watching.iterations import IterationObserver
 from autotune_trials.agent.watching.observer import Observer
@@ -20,7 +20,7 @@ from autotune_trials.evidence import Evidence
 OBSERVERS: tuple[type[Observer], ...] = (  # begun in this order, ended in reverse
     StandingObserver,
     CompileObserver,
-    CallObserver,
+    AllCalls,
     PauseObserver,
     SamplerObserver,
     IterationObserver,

@@ -1,0 +1,87 @@
+"""What a trace says of one call: its operands, their shapes, types and bytes."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from autotune.explain.trace import Shape, Signature
+
+Rule = Callable[[Signature], tuple[float, float]]  # FLOPs and bytes of a call
+
+ITEM_BYTES = {
+    "float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16,
+}  # fmt: skip
+
+
+class Unknown(Exception):
+    """The trace does not tell it; ``str()`` says what."""
+
+
+def base_name(name: str) -> str:
+    """``aten::add_`` and ``aten::add`` are one; backends' own namespaces stay."""
+    name = name.removeprefix("aten::")
+    return name if name.startswith("__") else name.removesuffix("_")
+
+
+def in_place(signature: Signature) -> bool:
+    return signature.name.endswith("_") and not signature.name.endswith("__")
+
+
+def shape_of(signature: Signature, index: int) -> Shape:
+    if not signature.dtypes[index]:
+        raise IndexError(index)
+    return signature.shapes[index]  # type: ignore[return-value]
+
+
+def value_of(signature: Signature, index: int) -> Any:
+    return ast.literal_eval(signature.values[index])
+
+
+def each(value: Any, spatial: int) -> list[int]:
+    """One number for each spatial dimension, of an argument that may be one for all."""
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    return values * spatial if len(values) == 1 else values
+
+
+def item_bytes(dtype: str) -> int:
+    if dtype == "list":
+        raise Unknown("the trace does not tell the types of the tensors in a list")
+    return ITEM_BYTES[dtype]
+
+
+def bytes_of(shape: Shape, dtype: str) -> float:
+    return float(math.prod(shape) * item_bytes(dtype))
+
+
+def operand_bytes(signature: Signature, *but: int) -> float:
+    """All tensor operands, those at the places ``but`` left out."""
+    whole = 0.0
+    for place, (shape, dtype) in enumerate(zip(signature.shapes, signature.dtypes)):
+        if dtype and place not in but:
+            of_list = bool(shape) and isinstance(shape[0], tuple)
+            shapes: Any = shape if of_list else (shape,)
+            whole += sum(bytes_of(one, dtype) for one in shapes)
+    return whole
+
+
+def broadcast(shapes: Sequence[Shape]) -> Shape:
+    length = max((len(s) for s in shapes), default=0)
+    padded = [(1,) * (length - len(s)) + tuple(s) for s in shapes]
+    return tuple(max(sizes) if 0 not in sizes else 0 for sizes in zip(*padded))
+
+
+def promoted(tensors: Sequence[tuple[Shape, str]]) -> str:
+    """The type of an elementwise result, after torch's rules: tensors of no dimension count only where they are of a higher sort."""
+
+    def sort(dtype: str) -> int:
+        return 3 if dtype.startswith("complex") else 2 if "float" in dtype else 0 if dtype == "bool" else 1
+
+    highest = max(sort(d) for _, d in tensors)
+    full = [d for s, d in tensors if s and sort(d) == highest] or [d for _, d in tensors if sort(d) == highest]
+    if {"bfloat16", "float16"} <= set(full):
+        return "float32"
+    return max(full, key=lambda d: item_bytes(d))

@@ -1,0 +1,51 @@
+"""Can a run be recorded there?"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import tempfile
+from pathlib import Path
+
+from autotune.errors import InputError
+
+MIN_FREE_MIB = 64  # journal, logs and two traces of a small run
+
+
+def check_run_dir(path: Path) -> None:
+    """Can a run be recorded in ``path``? Creates nothing that stays.
+
+    Raises:
+        InputError: it is a file, cannot be written to, or its disk is full.
+    """
+    place, remedy = path.absolute(), "choose another with --run-dir"
+    if place.exists() and not place.is_dir():
+        raise InputError("it is a file", where=str(path), expected="a directory for the run", remedy=remedy)
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir():
+        raise InputError(f"{place} is a file", where=str(path), expected="a directory for the run", remedy=remedy)
+    try:
+        # Asking for permission is not enough: root is always allowed, also where nothing can be written.
+        with tempfile.TemporaryFile(dir=place) as probe:
+            probe.write(b"autotune")
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise _disk_full(path, place, 0) from None
+        reason = error.strerror or str(error)
+        raise InputError(
+            f"cannot write in {place}: {reason}", where=str(path), expected="a directory to write to", remedy=remedy
+        ) from None
+    free_mib = shutil.disk_usage(place).free / 2**20
+    if free_mib < MIN_FREE_MIB:
+        raise _disk_full(path, place, free_mib)
+
+
+def _disk_full(path: Path, place: Path, free_mib: float) -> InputError:
+    found = f"{free_mib:.0f} MiB free on the disk of {place}"
+    return InputError(
+        found,
+        where=str(path),
+        expected=f"at least {MIN_FREE_MIB} MiB",
+        remedy="make room, or choose another with --run-dir",
+    )

@@ -1,0 +1,66 @@
+"""Events of a run in words, a line each."""
+
+from __future__ import annotations
+
+from autotune.report import words
+from autotune.report.progress import Event
+from autotune.report.story import ceiling_words
+from autotune.results import Confirmation, LossVerdict, Observation, Trial
+
+
+def event_words(event: Event) -> str:
+    """One event as one line of plain text."""
+    data, source = event.data, event.source
+    if event.kind == "stage":
+        return f"== {words.clean(data['name'])}" + (f": {words.clean(data['detail'])}" if data["detail"] else "")
+    if event.kind == "note":
+        return words.clean(data["text"])
+    if event.kind == "warning":
+        return f"warning: {words.clean(data['text'])}"
+    if event.kind == "measuring":
+        return f"measuring {words.clean(data['label'])}: {words.config_words(data['config'])}"
+    if event.kind == "fixed_run":
+        return (f"run {data['index']} of {data['total']}, {words.clean(data['label'])}: "
+                f"{words.config_words(data['config'])}")
+    if event.kind == "observed":
+        return observed_words(source["observation"])
+    if event.kind == "trial":
+        return trial_line(source["trial"], source["best"])
+    if event.kind == "confirmed":
+        return confirmed_words(source["confirmation"])
+    if event.kind == "loss":
+        verdict: LossVerdict = source["verdict"]
+        return (f"loss {words.clean(verdict.verdict)} for {words.config_words(data['config'])}"
+                + (f": {words.clean(verdict.reason)}" if verdict.reason else ""))
+    return words.clean(event.kind)
+
+
+def observed_words(observation: Observation) -> str:
+    anatomy = observation.anatomy
+    parts = [
+        f"bottleneck {words.clean(observation.bottleneck)}: {words.clean(observation.bottleneck_why)}".rstrip(": ."),
+        f"{words.duration_words(anatomy.iteration_s)} an iteration, {words.number_words(anatomy.samples_per_s)} samples/s",
+        f"{words.plural(len(observation.domains), 'knob')} to try, {len(observation.withdrawn)} withdrawn",
+    ]
+    ceiling = ceiling_words(observation)
+    if ceiling:
+        parts.insert(1, ceiling)
+    return "; ".join(parts)
+
+
+def trial_line(trial: Trial, best: Trial | None) -> str:
+    text = f"trial {trial.number}: {words.config_words(trial.config)}: {words.trial_words(trial)}"
+    if trial.speedup is not None and trial.state != "complete":
+        text += f", {words.clean(trial.state)}"
+    if trial.reason:
+        text += f" ({words.clean(trial.reason, 160)})"
+    if best is not None:
+        text += "  [best so far]" if best.number == trial.number else f"  [best {words.factor_words(best.speedup)}]"
+    return text
+
+
+def confirmed_words(confirmation: Confirmation) -> str:
+    said = "confirmed" if confirmation.adopted else "not confirmed"
+    text = f"{said} {words.config_words(confirmation.config)}: {words.interval_words(confirmation.speedup)}"
+    text += f" in {words.plural(confirmation.blocks, 'fresh process', 'fresh processes')} of each side"
+    return text + (f"; {words.clean(confirmation.reason)}" if confirmation.reason else "")

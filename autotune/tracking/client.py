@@ -1,0 +1,98 @@
+"""MLflow made to fail fast, a client of a store, and why one does not answer."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import threading
+from typing import Any
+
+from autotune.errors import InputError
+from autotune.secrets import mask_url
+from autotune.tracking.stores import Store, mlflow_installed
+
+REQUEST_TIMEOUT_S = 8
+DATABASE_TIMEOUT_S = 15.0
+
+
+@functools.cache
+def mlflow_module() -> Any:
+    """MLflow, set up to fail fast.
+
+    The defaults are changed inside MLflow rather than in the environment: the job's processes inherit ours, and a job that uses
+    MLflow itself must find its own settings. No retries of single requests: a repeated "create run" whose first answer was
+    lost would make two. What the user has set in the environment still wins.
+    """
+    before = os.environ.get("MLFLOW_DISABLE_TELEMETRY")
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read while mlflow is imported
+    try:
+        import mlflow
+        import mlflow.environment_variables as settings
+    finally:
+        if before is None:
+            del os.environ["MLFLOW_DISABLE_TELEMETRY"]
+        else:
+            os.environ["MLFLOW_DISABLE_TELEMETRY"] = before
+    for name, value in (
+        ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", 0),
+        ("MLFLOW_HTTP_REQUEST_TIMEOUT", REQUEST_TIMEOUT_S),
+        ("MLFLOW_DISABLE_TELEMETRY", True),
+        ("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", True),  # a line for every trial, into our own output
+    ):
+        if hasattr(settings, name):
+            getattr(settings, name).default = value
+    import logging
+
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.ERROR)  # "Creating initial MLflow database tables..."
+    return mlflow
+
+
+def client_of(store: Store) -> Any:
+    if store.database is not None:
+        store.database.parent.mkdir(parents=True, exist_ok=True)
+    return mlflow_module().MlflowClient(tracking_uri=store.uri)
+
+
+def reason(error: BaseException) -> str:
+    """Why MLflow failed, in one line."""
+    text = str(error).strip() or type(error).__name__
+    for pattern in (r"\[Errno -?\d+\] ([^')\"]+)", r"((?:Read|Connection to \S+) timed out)", r"Caused by (.*)"):
+        if match := re.search(pattern, text, re.DOTALL):
+            text = match[1]
+            break
+    return mask_url(" ".join(text.split()))[:300]
+
+
+def ask(store: Store) -> str:
+    """Put one small question to the store; "" if it was answered, else why not."""
+    result: list[str] = []
+
+    def question() -> None:
+        try:
+            client_of(store).search_experiments(max_results=1)
+            result.append("")
+        except Exception as error:  # whatever MLflow and its drivers raise: that is the answer
+            result.append(reason(error))
+
+    # MLflow retries a dead database for minutes on end, whatever it is told: leave it behind in a thread.
+    thread = threading.Thread(target=question, daemon=True, name="autotune-preflight")
+    mlflow_module()
+    thread.start()
+    thread.join(DATABASE_TIMEOUT_S)
+    return result[0] if result else f"no answer in {DATABASE_TIMEOUT_S:.0f} s"
+
+
+def require_answer(store: Store, where: str = "tracking uri") -> None:
+    """Make sure that ``store`` answers, within some seconds.
+
+    Raises:
+        InputError: it does not.
+    """
+    if not mlflow_installed() or (store.database is not None and not store.database.exists()):
+        return
+    trouble = ask(store)
+    if trouble:
+        remedy = "start it, and run `autotune sync` again: the record is kept, and nothing is sent twice"
+        raise InputError(f"{store.shown} does not answer: {trouble}", where=where, expected="an MLflow store", remedy=remedy)

@@ -1,0 +1,80 @@
+"""The command's output on its way to the disk: its first and last part, without the secrets of the job."""
+
+from __future__ import annotations
+
+import os
+
+HEAD_BYTES = TAIL_BYTES = 4 << 20
+
+
+class CappedLog:
+    """A log file that keeps its first ``head`` and at least its last ``tail`` bytes, at any moment, on disk.
+
+    │ head │ … N bytes left out … │ last part, between tail and 2 × tail │
+    """
+
+    def __init__(self, path: str, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> None:
+        self._file = open(path, "w+b", buffering=0)  # noqa: SIM115
+        self._head, self._tail = head, tail
+        self._size = self._total = 0  # of the file; of all that was ever written
+
+    def write(self, data: bytes) -> None:
+        self._total += len(data)
+        try:
+            self._file.write(data)
+            self._size += len(data)
+            if self._size > self._head + 2 * self._tail:
+                self._compact()
+        except OSError:  # disk full: the job must go on, and its output is the least of the losses
+            pass
+
+    def _compact(self) -> None:
+        self._file.seek(self._size - self._tail)
+        last = self._file.read(self._tail)
+        dropped = self._total - self._head - len(last)
+        middle = f"\n[autotune: {dropped} bytes left out here]\n".encode() + last
+        self._file.seek(self._head)
+        self._file.write(middle)
+        self._file.truncate()
+        self._size = self._head + len(middle)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Masked:
+    """A log without the secrets of the job in it, also where one is cut in two by the end of a read.
+
+    What may be the beginning of a secret is held back until more has come.
+    """
+
+    def __init__(self, log: CappedLog, secrets: list[str]) -> None:
+        self._log, self._held = log, b""
+        self._secrets = sorted((os.fsencode(secret) for secret in secrets), key=len, reverse=True)
+
+    def write(self, data: bytes) -> None:
+        data = self._held + data
+        for secret in self._secrets:
+            data = data.replace(secret, b"***")
+        whole = len(data) - max((_begun(data, secret) for secret in self._secrets), default=0)
+        self._held = data[whole:]
+        self._log.write(data[:whole])
+
+    def flush(self) -> None:
+        """Nothing more is expected soon."""
+        self._log.write(self._held)
+        self._held = b""
+
+    def close(self) -> None:
+        self.flush()
+        self._log.close()
+
+
+def _begun(data: bytes, secret: bytes) -> int:
+    """How many of the last bytes of ``data`` are the first ones of ``secret``."""
+    at = max(0, len(data) - len(secret) + 1)
+    while (at := data.find(secret[:1], at)) >= 0:
+        if secret.startswith(data[at:]):
+            return len(data) - at
+        at += 1
+    return 0

@@ -1,0 +1,101 @@
+"""Why a session failed: what exit status, logs, ranks and stacks say, put into the exception that tells the tuner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from autotune_trials import diagnose, ranks, standstill
+from autotune_trials.failures import SessionFailed
+from autotune_trials.masking import Masks
+from autotune_trials.paths import SessionPaths
+from autotune_trials.protocol import Fault, JobError
+
+
+class Postmortem:
+    """Of one session. What it says holds none of the job's secrets.
+
+    Args:
+        argv, workdir: the command, and where it runs.
+        mark: of the session's processes.
+    """
+
+    def __init__(self, argv: Sequence[str], workdir: Path, paths: SessionPaths, mark: str, masks: Masks) -> None:
+        self._argv, self._workdir, self._paths, self._mark, self._masks = argv, workdir, paths, mark, masks
+        self._oom_kills_before: int | None = None
+
+    def begin(self) -> None:
+        """The command is about to start."""
+        self._oom_kills_before = diagnose.kernel_oom_kills()
+
+    def failure(self, kind: str, detail: str, *, log_tail: str = "", where: str = "") -> SessionFailed:
+        masked = self._masks.text
+        return SessionFailed(kind, masked(detail), log_tail=masked(log_tail), where=masked(where), directory=str(self._paths.root))
+
+    def of_exit(self, status: int, until: str) -> SessionFailed:
+        """The command ended with ``status`` before ``until``."""
+        return self._found(diagnose.of_exit(status, self._argv, self._workdir, self._paths, until, self._oom_kills()))
+
+    def of_watcher(self, lost: str) -> SessionFailed:
+        """The warden is gone; ``lost``: why."""
+        return self.failure("crash", lost, log_tail=diagnose.log_tail(self._paths))
+
+    def of_fault(self, fault: Fault) -> SessionFailed:
+        """The agent reports trouble of its own."""
+        text = fault.text.strip()
+        last = text.splitlines()[-1] if text else "no text"
+        return self.failure("agent", f"the agent failed in {fault.where}: {last}", log_tail=text)
+
+    def of_silent_rank(self, rank: int, alive: bool, until: str) -> SessionFailed:
+        """A training process has hung up before ``until``, while the command goes on. ``alive``: the process is there all the same."""
+        found = diagnose.of_logs(self._workdir, self._paths, f"the training process (rank {rank}) ended", self._oom_kills())
+        if found.kind in ("oom", "killed") or diagnose.last_traceback(diagnose.read_tail(self._paths.stderr)):
+            return self._found(found)
+        if alive:
+            return self.failure("agent", f"the agent of rank {rank} hung up before {until}", log_tail=found.log_tail)
+        detail = f"the training process (rank {rank}) ended before {until}, while the command goes on"
+        return self.failure("ended", detail, log_tail=found.log_tail)
+
+    def of_errors(self, errors: Sequence[JobError]) -> SessionFailed:
+        """Ranks report errors of the job's; one of them is the cause, and the others follow from it."""
+        cause = ranks.first_cause(errors)
+        if cause is None or cause.kind == "restart":
+            happened = cause.text if cause is not None else f"rank {errors[0].rank} lost its connection to another one"
+            return self._found(diagnose.of_logs(self._workdir, self._paths, happened, self._oom_kills()))
+        lines, kind = cause.text.strip().splitlines(), cause.kind
+        if kind == "crash" and diagnose.KILLED.search(cause.text):  # a DataLoader worker of that rank
+            kind = "killed" if self._oom_kills() == 0 else "oom"
+        return self.failure(
+            kind, f"rank {cause.rank}: {ranks.last_line(cause.text)[:500]}",
+            log_tail="\n".join(lines[-diagnose.TAIL_LINES :]), where=diagnose.user_line(lines, self._workdir),
+        )  # fmt: skip
+
+    def of_slow_start(self, waited_s: float, pids: Mapping[int, int], world_size: int) -> SessionFailed:
+        """Not all of ``world_size`` ranks train after ``waited_s``. ``pids``: rank -> process, of those that do."""
+        if pids:
+            return self.hang(pids, f"{len(pids)} of {world_size} ranks started training within {waited_s:.0f} s")
+        if "step" in diagnose.crumbs_of(self._paths):
+            return self.hang(pids, f"the job began to train but did not get through its first iterations in {waited_s:.0f} s")
+        standstill.save_stacks(self._paths, self._mark, pids)
+        happened = f"{waited_s:.0f} s have passed since the start"
+        return self._found(diagnose.unhooked(self._argv, self._workdir, self._paths, happened))
+
+    def hang(self, pids: Mapping[int, int], what: str) -> SessionFailed:
+        """No progress: ``what`` was seen of that. The stacks of all processes are saved."""
+        stacks = standstill.save_stacks(self._paths, self._mark, pids)
+        lines = stacks[standstill.culprit(stacks)] if stacks else []
+        if len(stacks) > 1 and not standstill.waits_for_others(lines):
+            what += f", and {standstill.culprit(stacks)} is what the others wait for"
+        where = diagnose.user_line(reversed(lines), self._workdir)  # such dumps have the most recent call first
+        return self.failure(
+            "hang", f"{what}; the stacks of its threads are in {self._paths.root}/stacks-*.txt",
+            log_tail=standstill.stacks_in_words(stacks, diagnose.TAIL_LINES) or diagnose.log_tail(self._paths), where=where,
+        )  # fmt: skip
+
+    def _oom_kills(self) -> int | None:
+        """How often the kernel has killed for want of memory since the start; None: not known."""
+        now = diagnose.kernel_oom_kills()
+        return None if now is None or self._oom_kills_before is None else now - self._oom_kills_before
+
+    def _found(self, found: diagnose.Diagnosis) -> SessionFailed:
+        return self.failure(found.kind, found.detail, log_tail=found.log_tail, where=found.where)

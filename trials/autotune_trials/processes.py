@@ -1,0 +1,68 @@
+"""Processes as ``/proc`` shows them, and the few things one may ask of the kernel about them. Linux; elsewhere there are none to see."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+
+
+def stat_of(pid: int) -> tuple[str, int, int, float] | None:
+    """(state, parent, start time in ticks since boot, CPU seconds used) of a process, or None if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()  # the name before ")" may hold anything
+    except OSError:
+        return None
+    cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return fields[0].decode(), int(fields[1]), int(fields[19]), cpu_s
+
+
+def all_pids() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:  # no /proc on this system
+        return []
+
+
+def alive(pid: int) -> bool:
+    stat = stat_of(pid)
+    return stat is not None and stat[0] not in "ZX"
+
+
+def descendants(root: int) -> set[int]:
+    """Living processes that descend from ``root``, without it."""
+    children: dict[int, list[int]] = {}
+    states: dict[int, str] = {}
+    for pid in all_pids():
+        stat = stat_of(pid)
+        if stat is not None:
+            children.setdefault(stat[1], []).append(pid)
+            states[pid] = stat[0]
+    found: set[int] = set()
+    queue = [root]
+    while queue:
+        for pid in children.get(queue.pop(), ()):
+            if pid not in found:
+                found.add(pid)
+                queue.append(pid)
+    return {pid for pid in found if states[pid] not in "ZX"}
+
+
+def send(pids: set[int], number: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except OSError:  # gone, or not ours
+            pass
+
+
+def find_prctl() -> Any:
+    """prctl(2), or None where there is none; looked up before the fork, where nothing may be loaded any more."""
+    if not sys.platform.startswith("linux"):
+        return None
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True).prctl

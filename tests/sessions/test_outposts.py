@@ -8,9 +8,10 @@ import pytest
 from session_waits import gone_within
 
 from autotune.executors.cluster.relay import Relay
+from autotune_trials.failures import SessionFailed
 from autotune_trials.outpost import Outpost
 from autotune_trials.protocol import ELSEWHERE, Block
-from autotune_trials.session import Session, SessionFailed
+from autotune_trials.session import Session
 
 RANK = """
     import os, sys

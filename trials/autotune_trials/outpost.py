@@ -47,10 +47,10 @@ class Outpost(Session):
         with self._turning:
             if self.closed or self._closing:
                 return None
-            if not self._inbox:
-                self._turn(patience_s)
-            messages = [(self._number(connection), _from_elsewhere(message)) for connection, message in self._inbox]
-            self._inbox.clear()
+            if not self._board.inbox:
+                self._board.turn(patience_s)
+            messages = [(self._number(connection), _from_elsewhere(message)) for connection, message in self._board.inbox]
+            self._board.inbox.clear()
             for connection in [c for c in self._numbers if not c.open]:
                 messages.append((self._numbers.pop(connection), None))
             return Heard(messages, None if messages else self._ended())
@@ -85,7 +85,7 @@ class Outpost(Session):
         status = self.command.exit_status
         if status is None:
             return None
-        return diagnose.of_exit(status, self.argv, self.workdir, self.paths, "the measurement was done", self._oom_kills())
+        return self._postmortem.after_exit(status, "the measurement was done")
 
 
 def _from_elsewhere(message: Any) -> Any:

@@ -23,9 +23,11 @@ from autotune.executors.cluster.slot import CHUNK_BYTES
 from autotune.executors.local import LocalExecutor
 from autotune_spaces.base import Config
 from autotune_trials.diagnose import Diagnosis
+from autotune_trials.failures import SessionFailed
 from autotune_trials.outpost import torchrun_variables
+from autotune_trials.postmortem import Postmortem
 from autotune_trials.protocol import SessionConfig
-from autotune_trials.session import LAST_WORDS_S, Session, SessionFailed
+from autotune_trials.session import LAST_WORDS_S, Session
 
 CHECK_S = 60.0  # for a node to answer, before it is taken for lost: Ray itself needs half a minute to miss one
 END_S = 60.0  # for an outpost to end its session
@@ -36,9 +38,15 @@ class SpreadSession(Session):
 
     outposts: Outposts
 
+    def over(self, outposts: Outposts) -> None:
+        """Run on those nodes, too; said before it is started."""
+        self.outposts = outposts
+        self._postmortem = SpreadPostmortem(self.argv, self.workdir, self.paths, self.mark, self._masks)
+        self._postmortem.outposts = outposts
+
     def start(self) -> None:
         super().start()
-        self.outposts.begin(self._address)
+        self.outposts.begin(self._board.address)
 
     def close(self) -> None:
         if not self.closed:
@@ -49,21 +57,26 @@ class SpreadSession(Session):
     def _check_alive(self, until: str) -> None:
         if self.outposts.ended() is not None or self.outposts.lost():
             turns = int(LAST_WORDS_S / 0.2)  # the launcher here has its say first
-            while turns and self.command.exit_status is None and not self._inbox:
-                self._turn(0.2)
+            while turns and self.command.exit_status is None and not self._board.inbox:
+                self._board.turn(0.2)
                 turns -= 1
-            if self._inbox:
+            if self._board.inbox:
                 return
             if self.command.exit_status is None:
-                raise self._failed(self.outposts.ended() or Diagnosis("ended", f"one node is not heard of before {until}"))
+                raise self._postmortem.found(self.outposts.ended() or Diagnosis("ended", f"one node is not heard of before {until}"))
         super()._check_alive(until)
 
-    def _failure(self, kind: str, detail: str, *, log_tail: str = "", where: str = "") -> SessionFailed:
-        """That a node is gone is felt by the ranks of others first, in many ways."""
+
+class SpreadPostmortem(Postmortem):
+    """That a node is gone is felt by the ranks of others first, in many ways."""
+
+    outposts: Outposts
+
+    def failure(self, kind: str, detail: str, *, log_tail: str = "", where: str = "") -> SessionFailed:
         gone = self.outposts.check()
         if gone:
-            return super()._failure("lost", gone)
-        return super()._failure(kind, detail, log_tail=log_tail, where=where)
+            return super().failure("lost", gone)
+        return super().failure(kind, detail, log_tail=log_tail, where=where)
 
 
 class Outposts:
@@ -144,7 +157,7 @@ class SpreadExecutor(LocalExecutor):
         def begin(actor: Any, node: int) -> Any:
             return actor.begin.remote(label, dict(process_config), config, seed, torchrun_variables(nodes, node, self._address, port))
 
-        session.outposts = Outposts(self._outposts, begin)
+        session.over(Outposts(self._outposts, begin))
         return session
 
 

@@ -79,6 +79,8 @@ class LocalExecutor(Executor):
     """
 
     goes_on = True
+    kind: type[Session] = Session  # what is started
+    variables: Mapping[str, str] = {}  # set for the command beside the job's own
 
     def __init__(self, spec: JobSpec, run_dir: Path, say: Callable[[str], None] = silent, own: Sequence[Path] = ()) -> None:
         self.spec, self.run_dir = spec, Path(run_dir).absolute()
@@ -192,8 +194,8 @@ class LocalExecutor(Executor):
         paths = self._next_paths(label)
         if capture is not None:
             argv = [word.replace("{report}", str(paths.report(""))) for word in capture.words] + argv
-        session = Session(
-            argv, self.spec.workdir, self.spec.env, paths, config,
+        session = self.kind(
+            argv, self.spec.workdir, {**self.spec.env, **self.variables}, paths, config,
             overrides=overrides, fill={"seed": str(FIRST_SEED + seed)}, cache_dir=self.run_dir / "compile-cache",
             startup_timeout_s=self.spec.startup_timeout_s, hang_timeout_s=self.spec.hang_timeout_s,
             keep=self.spec.side_effects.keep if self.spec.side_effects.put_back else None, own=self._own,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -17,6 +18,7 @@ OWN_PLACEHOLDERS = ("seed", "trial_dir")
 # {name}, but neither ${name} (a shell's or Hydra's) nor {"json": 1}.
 PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _PYTHON = re.compile(r"^(?:python|pypy)(?:\d+(?:\.\d+)?)?$")
+_RENDEZVOUS = re.compile(r"^--(?:nnodes|node[-_]rank|master[-_](?:addr|port)|rdzv[-_][a-z_-]+|standalone)(?:=|$)")
 _ISOLATING = "IES"  # python flags under which PYTHONPATH or sitecustomize is not read
 _PROBE = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('torch') else 3)"
 
@@ -71,6 +73,17 @@ def placeholders(command: Sequence[str]) -> list[str]:
 def fill(command: Sequence[str], values: Mapping[str, object]) -> list[str]:
     """``command`` with every ``{name}`` of ``values`` put in; other braces stay as they are."""
     return [PLACEHOLDER.sub(lambda m: str(values.get(m[1], m[0])), word) for word in command]
+
+
+def is_torchrun(command: Sequence[str]) -> bool:
+    """It starts torchrun, by its name or as a module."""
+    return any(os.path.basename(word) == "torchrun" for word in command) or "torch.distributed.run" in command
+
+
+def rendezvous_words(command: Sequence[str]) -> str:
+    """The first option with which a torchrun command says how several nodes find each other; "" if it leaves that open."""
+    own = itertools.takewhile(lambda word: not word.endswith(".py") and word != "--module", command)
+    return next((word.partition("=")[0] for word in own if _RENDEZVOUS.match(word)), "")
 
 
 def check_command(command: Sequence[str], workdir: Path, env: Mapping[str, str], where: str = "") -> None:

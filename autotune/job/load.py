@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
                     ("command",), f"nothing fills {{{name}}} in the command", expected, f"{{{close}}}" if close else ""
                 )
             )
-    mistakes += _slots_in_one_directory(parsed)
+    mistakes += _slots_in_one_directory(parsed) + _slots_of_several_nodes(parsed, words)
     if mistakes or space is None or workdir is None:
         return None, mistakes
     return _spec(parsed, document, file, words, workdir, space), []
@@ -138,7 +139,7 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
 def _slots_in_one_directory(parsed: JobFile) -> list[Mistake]:
     """Trials that run at the same time in one directory would put back each other's files."""
     ray = parsed.executor.ray
-    if ray is None or ray.workdir == "ship" or ray.slots == 1 or not parsed.side_effects.put_back:
+    if ray is None or ray.workdir == "ship" or not parsed.side_effects.put_back or (ray.slots == 1 and (ray.nodes_per_slot or 1) == 1):
         return []
     return [
         Mistake(
@@ -147,6 +148,27 @@ def _slots_in_one_directory(parsed: JobFile) -> list[Mistake]:
             remedy="leave out 'workdir: shared': every slot then has its own copy",
         )
     ]  # fmt: skip
+
+
+def _slots_of_several_nodes(parsed: JobFile, words: Sequence[str]) -> list[Mistake]:
+    """torchrun on each node, and what it has to know of the others left to us."""
+    ray = parsed.executor.ray
+    if ray is None or (ray.nodes_per_slot or 1) == 1:
+        return []
+    if ray.gpus_per_slot or ray.cpus_per_slot:
+        share = "gpus_per_slot" if ray.gpus_per_slot else "cpus_per_slot"
+        return [Mistake(("executor",), f"nodes_per_slot together with {share}", "whole nodes, or a share of one", remedy=f"leave out {share}")]
+    if not commands.is_torchrun(words):
+        found = f"nodes_per_slot is {ray.nodes_per_slot}, and the command does not start torchrun"
+        return [Mistake(("command",), found, "torchrun --nproc-per-node N program.py, which each of the nodes starts")]
+    if own := commands.rendezvous_words(words):
+        return [
+            Mistake(
+                ("command",), f"the command says {own} itself", f"torchrun without it: it is told by nodes_per_slot: {ray.nodes_per_slot}",
+                remedy="leave out --nnodes, --node-rank, --master-addr, --master-port, --rdzv-… and --standalone",
+            )
+        ]  # fmt: skip
+    return []
 
 
 def _directory(home: Path, named: str) -> Path | None:

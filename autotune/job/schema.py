@@ -286,6 +286,9 @@ class Ray(_Model):
     slots: int | None = Field(None, ge=1, le=10_000, description="Most slots used at once, each with a trial in flight; default: all there are.")
     gpus_per_slot: int | None = Field(None, ge=1, le=64, description="GPUs of one slot, with their share of the node's cores; default: a node as a whole.")
     cpus_per_slot: int | None = Field(None, ge=1, le=4096, description="Cores of one slot; default: its share of the node.")
+    nodes_per_slot: int | None = Field(
+        None, ge=1, le=10_000, description="Nodes of one slot: a torchrun command runs on all of them as one job; default: 1."
+    )
     resource: Annotated[str, StringConstraints(min_length=1, max_length=100)] | None = Field(
         None, description="Ray resource that marks nodes for tuning: a node has as many slots as it has units of it, and none without it."
     )

@@ -57,7 +57,7 @@ class SideEffects:
     keep: tuple[str, ...] = ()  # patterns relative to the working directory
 
 
-SHARE_OPTIONS = ("gpus_per_slot", "cpus_per_slot")
+SHARE_OPTIONS = ("gpus_per_slot", "cpus_per_slot", "nodes_per_slot")
 
 
 @dataclass(frozen=True)

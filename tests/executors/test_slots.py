@@ -15,7 +15,7 @@ from autotune.executors.cluster import workdir
 from autotune.executors.cluster.answers import Answer, answered, relocated
 from autotune.executors.cluster.connection import connect
 from autotune.executors.cluster.likeness import largest_group, unlike
-from autotune.executors.cluster.places import Place, places
+from autotune.executors.cluster.places import Place, groups, places
 from autotune.job.load import load_job
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_trials.protocol import BlockReport, Hello
@@ -48,6 +48,18 @@ def test_a_resource_marks_nodes() -> None:
     nodes = node("a", CPU=32.0, GPU=4.0, tuning=2.0), node("b", CPU=32.0, GPU=4.0)
     assert found({"resource": "tuning"}, *nodes) == [("a-aaaaaa.0", 16.0, 2.0), ("a-aaaaaa.1", 16.0, 2.0)]
     assert found({"resource": "tuning", "cpus_per_slot": 24}, *nodes) == [("a-aaaaaa", 24, 4.0)]
+
+
+def test_slots_of_two_nodes_are_of_one_kind_and_stay_as_long_as_their_nodes_do() -> None:
+    nodes = [node(name, CPU=32.0) for name in "abcde"]
+    nodes.insert(1, node("small", CPU=8.0))
+    first = list(groups(places(nodes, {}), 2, []))
+    assert [[n[0] for n in group.nodes] for group in first] == [["a", "b"], ["c", "d"]], "e waits for another one"
+    assert first[0].name == "a-aaaaaa+bbbbbb" and first[0].cpus == 32.0
+    without_a = [n for n in nodes if n["NodeManagerHostname"] != "a"]
+    then = list(groups(places(without_a, {}), 2, first))
+    assert then[0] == first[1], "in use, and nothing has happened to it"
+    assert [n[0] for n in then[1].nodes] == ["b", "e"]
 
 
 @pytest.mark.parametrize(

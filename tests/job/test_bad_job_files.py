@@ -81,6 +81,16 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "executor-ray-address": (GOOD + "executor:\n  ray:\n    address: nowhere\n", 4, ("address", "ray://HOST:PORT")),
     "executor-ray-slots": (GOOD + "executor:\n  ray:\n    slots: 0\n", 4, ("slots", "at least 1")),
     "executor-ray-shared": (GOOD + "executor:\n  ray: {workdir: shared}\n", 2, ("put back", "slots: 1")),
+    "executor-ray-nodes": (GOOD + "executor:\n  ray: {nodes_per_slot: 2}\n", 1, ("does not start torchrun", "torchrun --nproc-per-node")),
+    "executor-ray-nodes-said-twice": (
+        "command: torchrun --nnodes=2 train.py\nexecutor:\n  ray: {nodes_per_slot: 2}\n", 1, ("says --nnodes itself", "leave out --nnodes"),
+    ),
+    "executor-ray-nodes-and-shares": (
+        "command: torchrun train.py\nexecutor:\n  ray: {nodes_per_slot: 2, gpus_per_slot: 1}\n", 2, ("together with gpus_per_slot",),
+    ),
+    "executor-ray-nodes-shared": (
+        "command: torchrun train.py\nexecutor:\n  ray: {nodes_per_slot: 2, workdir: shared, slots: 1}\n", 2, ("put back",),
+    ),
     "executor-local": (GOOD + "executor: {local: 3}\n", 2, ("no settings",)),
     "executor": (GOOD + "executor: lokal\n", 2, ("did you mean 'local'?",)),
     "traces": (GOOD + "traces: finalist\n", 2, ("none, finalists or all", "did you mean 'finalists'?")),

@@ -7,7 +7,7 @@ from typing import Any
 
 from autotune_trials import processes
 from autotune_trials.masking import Masks
-from autotune_trials.protocol import Fault, Hello, dump, load
+from autotune_trials.protocol import ELSEWHERE, Fault, Hello, dump, load
 
 
 class Connection:
@@ -44,7 +44,7 @@ class Connection:
     @property
     def dead(self) -> bool:
         """The process is gone (its forked workers may still hold the connection open)."""
-        return not self.open or (self.hello is not None and not processes.alive(self.hello.pid))
+        return not self.open or (self.hello is not None and self.hello.pid != ELSEWHERE and not processes.alive(self.hello.pid))
 
 
 def _understood(line: bytes) -> Any:

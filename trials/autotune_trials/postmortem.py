@@ -34,7 +34,10 @@ class Postmortem:
 
     def of_exit(self, status: int, until: str) -> SessionFailed:
         """The command ended with ``status`` before ``until``."""
-        return self._found(diagnose.of_exit(status, self._argv, self._workdir, self._paths, until, self._oom_kills()))
+        return self.found(self.after_exit(status, until))
+
+    def after_exit(self, status: int, until: str) -> diagnose.Diagnosis:
+        return diagnose.of_exit(status, self._argv, self._workdir, self._paths, until, self._oom_kills())
 
     def of_watcher(self, lost: str) -> SessionFailed:
         """The warden is gone; ``lost``: why."""
@@ -50,7 +53,7 @@ class Postmortem:
         """A training process has hung up before ``until``, while the command goes on. ``alive``: the process is there all the same."""
         found = diagnose.of_logs(self._workdir, self._paths, f"the training process (rank {rank}) ended", self._oom_kills())
         if found.kind in ("oom", "killed") or diagnose.last_traceback(diagnose.read_tail(self._paths.stderr)):
-            return self._found(found)
+            return self.found(found)
         if alive:
             return self.failure("agent", f"the agent of rank {rank} hung up before {until}", log_tail=found.log_tail)
         detail = f"the training process (rank {rank}) ended before {until}, while the command goes on"
@@ -61,7 +64,7 @@ class Postmortem:
         cause = ranks.first_cause(errors)
         if cause is None or cause.kind == "restart":
             happened = cause.text if cause is not None else f"rank {errors[0].rank} lost its connection to another one"
-            return self._found(diagnose.of_logs(self._workdir, self._paths, happened, self._oom_kills()))
+            return self.found(diagnose.of_logs(self._workdir, self._paths, happened, self._oom_kills()))
         lines, kind = cause.text.strip().splitlines(), cause.kind
         if kind == "crash" and diagnose.KILLED.search(cause.text):  # a DataLoader worker of that rank
             kind = "killed" if self._oom_kills() == 0 else "oom"
@@ -78,7 +81,7 @@ class Postmortem:
             return self.hang(pids, f"the job began to train but did not get through its first iterations in {waited_s:.0f} s")
         standstill.save_stacks(self._paths, self._mark, pids)
         happened = f"{waited_s:.0f} s have passed since the start"
-        return self._found(diagnose.unhooked(self._argv, self._workdir, self._paths, happened))
+        return self.found(diagnose.unhooked(self._argv, self._workdir, self._paths, happened))
 
     def hang(self, pids: Mapping[int, int], what: str) -> SessionFailed:
         """No progress: ``what`` was seen of that. The stacks of all processes are saved."""
@@ -97,5 +100,5 @@ class Postmortem:
         now = diagnose.kernel_oom_kills()
         return None if now is None or self._oom_kills_before is None else now - self._oom_kills_before
 
-    def _found(self, found: diagnose.Diagnosis) -> SessionFailed:
+    def found(self, found: diagnose.Diagnosis) -> SessionFailed:
         return self.failure(found.kind, found.detail, log_tail=found.log_tail, where=found.where)

@@ -84,11 +84,14 @@ class SessionConfig:
     capture: bool = False  # profile: a tool around the job captures the window (cudaProfilerApi); torch.profiler stays out of its way
 
 
+ELSEWHERE = 0
+
+
 @dataclass(frozen=True)
 class Hello:
     """First message of a process that trains, after ``warmup_steps`` iterations."""
 
-    pid: int
+    pid: int  # ELSEWHERE: the process runs on another machine (outpost.py), and only its end of the connection tells that it is gone
     rank: int
     machine: Machine
     job: JobFacts

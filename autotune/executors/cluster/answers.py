@@ -65,6 +65,7 @@ class SlotFacts:
     version: str  # of autotune there
     files: str  # digest of the working directory's own files, where it is shared
     cores: tuple[int, ...]
+    others: tuple[SlotFacts, ...] = ()  # of its other nodes
 
 
 def answered(do: Callable[[], Any]) -> Answer:

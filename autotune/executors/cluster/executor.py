@@ -17,12 +17,13 @@ from typing import Any
 from autotune import __version__
 from autotune.errors import InputError
 from autotune.executors.base import Executor, FixedRun, LiveSession, SessionFailed
-from autotune.executors.cluster import slot as remote
+from autotune.executors.cluster import actors
+from autotune.executors.cluster.actors import Actors
 from autotune.executors.cluster.answers import SlotFacts
 from autotune.executors.cluster.connection import connect
 from autotune.executors.cluster.lane import Sessions, Slot
 from autotune.executors.cluster.likeness import largest_group, unlike
-from autotune.executors.cluster.places import Place, places
+from autotune.executors.cluster.places import Place, groups, places
 from autotune.executors.cluster.workdir import digest_of, enter_again, inside_shipped
 from autotune.job.spec import JobSpec
 from autotune_spaces.base import Config
@@ -41,10 +42,10 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Starting:
-    """A slot whose actor has been asked for."""
+    """A slot whose actors have been asked for."""
 
     place: Place
-    actor: Any
+    actors: Actors
     facts: Any  # reference to its SlotFacts
 
 
@@ -70,7 +71,7 @@ class RayExecutor(Executor):
         self._sessions = Sessions(self._run_dir)
         self._inside = inside_shipped(spec.workdir) if self._options["workdir"] == "ship" else None
         self._starting: dict[Place, Starting] = {}
-        self._waiting: list[tuple[Place, Any, SlotFacts]] = []  # started, while it is not settled which kind is used
+        self._waiting: list[tuple[Place, Actors, SlotFacts]] = []  # started, while it is not settled which kind is used
         self._slots: dict[Place, Slot] = {}
         self._out: dict[Place, str] = {}  # place -> why it is not used
         self._starts: Counter[Place] = Counter()
@@ -106,7 +107,7 @@ class RayExecutor(Executor):
         slots: dict[str, dict[str, Any]] = {}
         for name, facts in self._used:
             slot = slots.setdefault(name, {"cores": facts.machine.cores, "device": facts.machine.device_name, "pids": []})
-            slot["pids"].append(facts.pid)
+            slot["pids"] += [facts.pid, *(other.pid for other in facts.others)]
         left_out = {place.name: why for place, why in self._out.items()}
         return {"executor": {"kind": "ray", "address": self._options["address"], "slots": slots, "left_out": left_out}}
 
@@ -133,7 +134,7 @@ class RayExecutor(Executor):
             if ray.is_initialized():
                 Slot.farewell([*self._slots.values(), *(Slot(p, a, f, self._sessions, self) for p, a, f in self._waiting)])
                 for starting in self._starting.values():
-                    ray.kill(starting.actor)
+                    starting.actors.end()
                 ray.shutdown()
             self._slots.clear()
             self._starting.clear()
@@ -176,7 +177,7 @@ class RayExecutor(Executor):
         import ray
 
         self._looked_s = time.monotonic()
-        there = list(places(ray.nodes(), self._options))
+        there = self._places(ray.nodes())
         for place, slot in list(self._slots.items()):
             if slot.gone or place not in there:
                 self._starts[place] = 0 if slot.finished else self._starts[place]
@@ -191,19 +192,20 @@ class RayExecutor(Executor):
                 self._start(place)
         self._collect()
 
-    def _start(self, place: Place) -> None:
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+    def _places(self, nodes: Sequence[Mapping[str, Any]]) -> list[Place]:
+        found, size = list(places(nodes, self._options)), self._options.get("nodes_per_slot") or 1
+        if not isinstance(size, int) or size == 1:
+            return found
+        held = [*self._slots, *self._starting, *(place for place, _, _ in self._waiting), *self._out]
+        return list(groups(found, size, held))
 
+    def _start(self, place: Place) -> None:
         self._starts[place] += 1
         if self._starts[place] > MOST_STARTS:
             self._leave_out(place, f"its process ended {MOST_STARTS} times")
             return
-        actor = ray.remote(remote.Slot).options(
-            num_cpus=place.cpus, num_gpus=place.gpus, resources={place.resource: 1} if place.resource else None,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(place.node_id, soft=False), max_restarts=0, max_task_retries=0,
-        ).remote(self.spec, place, self._inside, self._run_dir)  # fmt: skip
-        self._starting[place] = Starting(place, actor, actor.describe.remote())
+        asked = actors.start(place, self.spec, self._inside, self._run_dir)
+        self._starting[place] = Starting(place, asked, asked.slot.describe.remote())
 
     def _collect(self) -> None:
         """Slots that have started, and starts that have failed."""
@@ -216,11 +218,12 @@ class RayExecutor(Executor):
                 continue
             del self._starting[place]
             try:
-                self._waiting.append((place, starting.actor, ray.get(starting.facts)))
+                self._waiting.append((place, starting.actors, ray.get(starting.facts)))
                 enter_again(self._begun_in)
             except ActorUnschedulableError:  # the node is gone again
-                continue
+                starting.actors.end()
             except RayError as error:
+                starting.actors.end()
                 self._could_not_start(place, error)
         self._admit()
 
@@ -240,9 +243,9 @@ class RayExecutor(Executor):
                 return
             self.like = largest_group([facts.machine for _, _, facts in self._waiting])
         waiting, self._waiting = self._waiting, []
-        for place, actor, facts in waiting:
-            slot = Slot(place, actor, facts, self._sessions, self)
-            why = self._unfit(facts)
+        for place, asked, facts in waiting:
+            slot = Slot(place, asked, facts, self._sessions, self)
+            why = next(filter(None, map(self._unfit, (facts, *facts.others))), "")
             if why:
                 slot.close()
                 self._leave_out(place, why)
@@ -281,4 +284,5 @@ class RayExecutor(Executor):
 def _wanted(options: Mapping[str, Any]) -> str:
     words = [f"{options[key]} {what}" for key, what in (("gpus_per_slot", "GPUs"), ("cpus_per_slot", "cores")) if options.get(key)]
     words += [f"the resource {options['resource']!r}"] if options.get("resource") else []
-    return "a node with " + (" and ".join(words) or "at least one core")
+    nodes = options.get("nodes_per_slot") or 1
+    return ("a node with " if nodes == 1 else f"{nodes} nodes of one kind, each with ") + (" and ".join(words) or "at least one core")

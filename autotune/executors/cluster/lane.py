@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from autotune.executors.base import NODE, Executor, FixedRun, LiveSession, SessionFailed
+from autotune.executors.cluster.actors import Actors
 from autotune.executors.cluster.answers import SlotFacts
 from autotune.executors.cluster.places import Place
+from autotune.executors.cluster.relay import first_line
 from autotune.executors.cluster.slot import CHUNK_BYTES
 from autotune_spaces.base import Config
 from autotune_trials.protocol import Block, BlockReport, Hello, Record
@@ -43,15 +45,15 @@ class Slot(Executor):
     """Sessions on one slot. Whatever is asked of it may raise :class:`SessionFailed` ``lost``: its machine or its process is gone.
 
     Args:
-        actor: the handle of its :class:`autotune.executors.cluster.slot.Slot`.
+        actors: with the handle of its :class:`autotune.executors.cluster.slot.Slot`.
         owner: whose ``loader_key`` is the sessions' too.
     """
 
-    def __init__(self, place: Place, actor: Any, facts: SlotFacts, sessions: Sessions, owner: Executor) -> None:
+    def __init__(self, place: Place, actors: Actors, facts: SlotFacts, sessions: Sessions, owner: Executor) -> None:
         self.place, self.facts, self.node = place, facts, place.name
         self.gone = self._busy = False
         self.finished = 0  # sessions
-        self._actor, self._sessions, self._owner = actor, sessions, owner
+        self._actors, self._actor, self._sessions, self._owner = actors, actors.slot, sessions, owner
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """Have the slot do something, and wait.
@@ -70,14 +72,20 @@ class Slot(Executor):
         except (RayTaskError, GetTimeoutError):  # our own defect there
             raise
         except RayError as error:
-            self._give_up()  # should it only be out of reach, it must not hold its node for ever
-            raise self._lost(_first_line(error)) from error
+            self._give_up()
+            raise self._lost(first_line(error)) from error
         except KeyboardInterrupt:
             self._give_up()  # what it is asked to end would wait for what it still does
             raise
         finally:
             self._busy = False
-        return answer.get() if hasattr(answer, "wrong") else answer
+        try:
+            return answer.get() if hasattr(answer, "wrong") else answer
+        except SessionFailed as failure:
+            if failure.kind != "lost":
+                raise
+            self._give_up()  # another node of the slot is gone
+            raise self._lost(failure.detail) from failure
 
     def open_live(self, process_config: Config) -> LiveSession:
         home = self._sessions.new("live", self.node)
@@ -142,11 +150,11 @@ class Slot(Executor):
             slot._give_up()
 
     def _give_up(self) -> None:
-        """Its process is killed; the guard on its node ends the session and puts files back."""
-        import ray
-
+        """Its processes are killed: should it only be out of reach, it must not hold its nodes for ever. The guard on each node
+        ends the session and puts files back.
+        """
         self.gone = True
-        ray.kill(self._actor)
+        self._actors.end()
 
     def _lost(self, why: str) -> SessionFailed:
         return SessionFailed("lost", f"slot {self.node} is lost ({why})")
@@ -166,8 +174,3 @@ class SlotLiveSession(LiveSession):
         if not self._closed:
             self._closed = True
             self._slot.bring("close_live", self.directory)
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__

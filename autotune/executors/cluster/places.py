@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -18,11 +18,16 @@ class Place:
     cpus: float
     gpus: float
     resource: str = ""  # one unit of it as well
+    others: tuple[str, ...] = ()  # further nodes of the slot, with the same share of each
 
     @property
     def name(self) -> str:
         """How people are told of it; the same as long as the node is part of the cluster."""
-        return f"{self.host}-{self.node_id[:6]}" + (f".{self.index}" if self.of > 1 else "")
+        return f"{self.host}-{self.node_id[:6]}" + (f".{self.index}" if self.of > 1 else "") + "".join(f"+{node[:6]}" for node in self.others)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return (self.node_id, *self.others)
 
     def cores(self, cores: Sequence[int]) -> tuple[int, ...]:
         """Its part of the node's ``cores``: neighbours, which share caches and the memory they stand beside."""
@@ -43,6 +48,21 @@ def places(nodes: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> It
                 cpus=options.get("cpus_per_slot") or has.get("CPU", 0.0) // count,
                 gpus=options.get("gpus_per_slot") or has.get("GPU", 0.0) // count, resource=resource,
             )  # fmt: skip
+
+
+def groups(there: Iterable[Place], size: int, held: Iterable[Place]) -> Iterator[Place]:
+    """Slots of ``size`` nodes each, all of one kind. Those in ``held`` stay as they are, as long as all their nodes are ``there``."""
+    free = {place.node_id: place for place in there}
+    for group in held:
+        if all(node in free for node in group.nodes):
+            yield group
+            free = {node: place for node, place in free.items() if node not in group.nodes}
+    kinds: dict[tuple[float, float], list[Place]] = {}
+    for place in free.values():
+        kinds.setdefault((place.cpus, place.gpus), []).append(place)
+    for alike in kinds.values():
+        for first in range(0, len(alike) - size + 1, size):
+            yield replace(alike[first], others=tuple(other.node_id for other in alike[first + 1 : first + size]))
 
 
 def slots_of(has: Mapping[str, float], options: Mapping[str, Any]) -> int:

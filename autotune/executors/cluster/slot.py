@@ -5,7 +5,7 @@
       sessions/   until they are brought home
       outbox/     a session's directory, packed
 
-Nothing of Ray is imported here. Answers are :class:`~autotune.executors.cluster.answers.Answer`.
+Nothing of Ray is imported here, unless the slot has several nodes. Answers are :class:`~autotune.executors.cluster.answers.Answer`.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ class Slot:
         place: what of the node is ours.
         inside: where the job's directory lies in the directory that Ray has shipped; None: it is on a shared file system.
         run_dir: where the tuner writes, which may be on that file system too.
+        outposts: actors on the other nodes, where the slot has several.
     """
 
-    def __init__(self, spec: JobSpec, place: Place, inside: str | None, run_dir: Path) -> None:
+    def __init__(self, spec: JobSpec, place: Place, inside: str | None, run_dir: Path, outposts: Sequence[Any] = ()) -> None:
         drop_rays_own()
         guard.clean_up_after_others()
         self._scratch = guard.new_scratch()
@@ -56,16 +57,31 @@ class Slot:
         self._home = spec.workdir
         work = spec.workdir if inside is None else self._copy(inside)
         self._spec = replace(spec, workdir=work)
-        self._local = LocalExecutor(self._spec, self._scratch, own=own_places(run_dir, spec.tracking.uri))
+        self._outposts = outposts
+        self._local = self._executor(self._spec, tuple(own_places(run_dir, spec.tracking.uri)))
         self._live: LiveSession | None = None
         self._shown: dict[str, str] = {}
+
+    def _executor(self, spec: JobSpec, own: tuple[Path, ...]) -> LocalExecutor:
+        if not self._outposts:
+            return LocalExecutor(spec, self._scratch, own=own)
+        from autotune.executors.cluster.spread import SpreadExecutor, own_address
+
+        return SpreadExecutor(spec, self._scratch, own=own, outposts=self._outposts, address=own_address())
 
     def describe(self) -> SlotFacts:
         cores = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
         environment = {**os.environ, **self._spec.env}
         machine = here(self._spec.command, environment, self._spec.workdir)
         files = digest_of(self._spec.workdir) if self._spec.workdir == self._home else ""
-        return SlotFacts(os.getpid(), machine, __version__, files, cores)
+        return SlotFacts(os.getpid(), machine, __version__, files, cores, self._others())
+
+    def _others(self) -> tuple[SlotFacts, ...]:
+        if not self._outposts:
+            return ()
+        import ray
+
+        return tuple(ray.get([outpost.describe.remote() for outpost in self._outposts]))
 
     def open_live(self, process_config: Config, loader_key: str, home: str) -> Answer:
         """A session is started; ``home``: what its directory will be called where the tuner runs."""

@@ -1,0 +1,58 @@
+"""A further node of a slot that spans several: its part of each session, begun, relayed and ended by the slot (spread.py). A Ray actor's class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from autotune.executors.cluster.answers import Answer
+from autotune.executors.cluster.slot import Slot
+from autotune.executors.local import LocalExecutor, finish
+from autotune.job.spec import JobSpec
+from autotune_spaces.base import Config
+from autotune_trials.outpost import Heard
+from autotune_trials.outpost import Outpost as Session
+from autotune_trials.protocol import SessionConfig
+
+THREADS = 4  # of the actor: while one waits for what the ranks say, others tell them, end the session, say that the node is there
+
+
+class OutpostExecutor(LocalExecutor):
+    kind = Session
+
+
+class Outpost(Slot):
+    """Its part of one session at a time."""
+
+    _session: Session | None = None
+
+    def _executor(self, spec: JobSpec, own: tuple[Path, ...]) -> LocalExecutor:
+        return OutpostExecutor(spec, self._scratch, own=own)
+
+    def begin(self, label: str, process_config: Config, config: SessionConfig, seed: int, variables: Mapping[str, str]) -> Answer:
+        def do() -> None:
+            self._local.variables = variables
+            session = self._local._session(label, process_config, config, seed)
+            assert isinstance(session, Session)
+            session.start()
+            self._session = session
+
+        return self._told(do, "")
+
+    def take(self, patience_s: float) -> Heard | None:
+        return self._session.take(patience_s) if self._session is not None else None
+
+    def give(self, number: int, line: bytes) -> None:
+        if self._session is not None:
+            self._session.give(number, line)
+
+    def end(self) -> int:
+        """The session ends; returns how many bytes its packed directory has."""
+        if self._session is not None:
+            finish(self._session)
+            self._session = None
+        return self._packed()
+
+    def answers(self) -> bool:
+        """The node is there."""
+        return True

@@ -13,6 +13,8 @@ from autotune_trials.outpost import Outpost
 from autotune_trials.protocol import ELSEWHERE, Block
 from autotune_trials.session import Session
 
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
 RANK = """
     import os, sys
     from fake_agent import Agent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ import pytest
 from session_paths import PYTHONPATH
 from session_waits import gone_within, wait_for
 
-from autotune_trials import aftermath
+from autotune_trials import aftermath, restoring
 from autotune_trials import originals as noting
 from autotune_trials.ledger import Ledger
 from autotune_trials.names import Names
@@ -603,26 +604,29 @@ def test_interrupted_while_the_job_still_writes(make_session, home, monkeypatch)
     assert state(home) == before
 
 
-def test_interrupted_while_files_are_put_back(make_session, home):
+def test_interrupted_while_files_are_put_back(make_session, home, monkeypatch):
     """Where another thread may take the signal, blocking it in this one is not enough."""
     (home / "many").mkdir()
-    for number in range(600):
+    for number in range(60):
         (home / "many" / str(number)).write_text("the user's own")
     before = state(home)
     session = make_session("import os\nfor name in os.listdir('many'):\n    os.unlink(f'many/{name}')\nopen('done', 'w').close()", keep=())
     wait_for((home / "done").exists)
 
-    def interrupt() -> None:
-        while not (session.paths.written / "cleared").exists():  # the first half of putting back is done
-            time.sleep(0.0002)
-        os.kill(os.getpid(), signal.SIGINT)
+    restored = itertools.count()
 
-    impatient = threading.Thread(target=interrupt, daemon=True)
-    impatient.start()
+    def restore_file(*arguments) -> None:
+        if next(restored) == 30:
+            os.kill(os.getpid(), signal.SIGINT)
+        restoring.restore_file(*arguments)
+
+    monkeypatch.setattr("autotune_trials.put_back.restore_file", restore_file)
+    over = threading.Event()
+    threading.Thread(target=over.wait, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         session.close()
-    impatient.join()
-    assert state(home) == before and len(session.outcome["restored"]) == 600
+    over.set()
+    assert state(home) == before and len(session.outcome["restored"]) == 60
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from autotune_trials.failures import SessionFailed
 from autotune_trials.protocol import BlockReport
 
 T = TypeVar("T")
+CHUNK_BYTES = 8 << 20  # of a packed directory, an answer
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,9 @@ from typing import Any
 
 from autotune.executors.base import NODE, Executor, FixedRun, LiveSession, SessionFailed
 from autotune.executors.cluster.actors import Actors
-from autotune.executors.cluster.answers import SlotFacts
+from autotune.executors.cluster.answers import CHUNK_BYTES, SlotFacts
 from autotune.executors.cluster.places import Place
 from autotune.executors.cluster.relay import first_line
-from autotune.executors.cluster.slot import CHUNK_BYTES
 from autotune_spaces.base import Config
 from autotune_trials.protocol import Block, BlockReport, Hello, Record
 

@@ -22,7 +22,7 @@ from typing import Any
 from autotune import __version__
 from autotune.executors.base import FixedRun, LiveSession
 from autotune.executors.cluster import guard
-from autotune.executors.cluster.answers import Answer, SlotFacts, answered, relocated
+from autotune.executors.cluster.answers import CHUNK_BYTES, Answer, SlotFacts, answered, relocated
 from autotune.executors.cluster.places import Place
 from autotune.executors.cluster.workdir import digest_of
 from autotune.executors.local import LocalExecutor
@@ -32,8 +32,6 @@ from autotune.job.spec import JobSpec
 from autotune_spaces.base import Config
 from autotune_trials.protocol import Block, BlockReport, Hello, Record
 from autotune_trials.put_back import OUTCOME
-
-CHUNK_BYTES = 8 << 20
 
 
 class Slot:

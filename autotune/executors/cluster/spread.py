@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.executors.base import Capture
+from autotune.executors.cluster.answers import CHUNK_BYTES
 from autotune.executors.cluster.relay import Relay, first_line
-from autotune.executors.cluster.slot import CHUNK_BYTES
 from autotune.executors.local import LocalExecutor
 from autotune_spaces.base import Config
 from autotune_trials.diagnose import Diagnosis

@@ -97,7 +97,7 @@ def _foretell(bench: Bench, observation: Observation) -> None:
     if bench.executor.lanes() is None and needed_s > share * bench.spec.budget.minutes * 60:
         bench.progress.note(
             f"to prove one finalist faster takes about {duration_words(needed_s)} of this job, which budget.minutes ({bench.spec.budget.minutes:g}) "
-            f"has no room for: the run will go on beyond it if it finds something; {math.ceil(needed_s / share / 60)} have room"
+            f"has no room for: if something is found, the run goes on beyond it (budget.minutes: {math.ceil(needed_s / share / 60)} would do)"
         )
 
 

@@ -130,7 +130,9 @@ ENV
     export AUTOTUNE_RUNS=$state/runs RAY_NODE_IP=127.0.0.1 RAY_DASHBOARD_HOST=127.0.0.1 RAY_HEAD=127.0.0.1:$RAY_PORT RAY_TEMP_DIR
     mkdir -p "$RAY_TEMP_DIR"
     RAY_AGENT_PORT=$RAY_HEAD_AGENT_PORT start ray-head "$here/services/ray-head"
-    wait_for ray-head 120 "$here/services/healthy" "http://127.0.0.1:$RAY_DASHBOARD_PORT/api/gcs_healthz"
+    # Its agent starts runs: a head that answers without it refuses them.
+    wait_for ray-head 120 "$here/services/healthy" "http://127.0.0.1:$RAY_DASHBOARD_PORT/api/gcs_healthz" \
+        "http://127.0.0.1:$RAY_HEAD_AGENT_PORT/api/local_raylet_healthz"
 
     local n agent
     for ((n = 1; n <= workers; n++)); do

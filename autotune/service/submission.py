@@ -14,7 +14,7 @@ import secrets
 import shlex
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 NAME_KEY = "autotune.job"  # metadata: tells our runs from other jobs of the cluster
 # Where the cluster's service keeps runs; without it they lie in the job's folder there, which Ray clears away one day.
 RUNS = '"${AUTOTUNE_RUNS:-autotune-runs}"'
+# What a head says that answers already, but has not yet started the process that starts runs (ray/dashboard/modules/job/job_head.py).
+STILL_STARTING, START_WAIT_S = "No available agent", 60.0
 STOP_WAIT_S = 60  # Ray's own 3 s would kill a run before it has put back what its last trial changed
 
 
@@ -127,15 +129,28 @@ def send(cluster: Cluster, submission: Submission) -> None:
             archive = Path(folder) / "job.zip"
             submission.package.write(archive)
             runtime_env["working_dir"] = str(archive)
+        job = {
+            "entrypoint": submission.entrypoint, "submission_id": submission.id, "runtime_env": runtime_env, "metadata": dict(submission.metadata),
+            "entrypoint_num_cpus": submission.reserve.cpus or None, "entrypoint_num_gpus": submission.reserve.gpus or None,
+        }  # fmt: skip
         try:
             with cluster.answering():
-                client.submit_job(
-                    entrypoint=submission.entrypoint, submission_id=submission.id, runtime_env=runtime_env,
-                    metadata=dict(submission.metadata), entrypoint_num_cpus=submission.reserve.cpus or None,
-                    entrypoint_num_gpus=submission.reserve.gpus or None,
-                )  # fmt: skip
+                _once_it_has_started(lambda: client.submit_job(**job))
         except RuntimeError as error:
             raise InputError(f"the cluster refuses the run: {last_line(error)}", where=cluster.address) from error
+
+
+def _once_it_has_started(submit: Callable[[], object]) -> None:
+    """A cluster that is still starting has taken nothing in, and is asked again."""
+    deadline = time.monotonic() + START_WAIT_S
+    while True:
+        try:
+            submit()
+            return
+        except RuntimeError as error:
+            if STILL_STARTING not in str(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(1.0)
 
 
 def last_line(error: Exception) -> str:

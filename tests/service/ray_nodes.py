@@ -82,13 +82,13 @@ def ray_cluster(workers: int) -> Iterator[RayCluster]:
 
 
 @contextmanager
-def node(script: str, env: dict[str, str], folder: Path, health: str = "") -> Iterator[None]:
+def node(script: str, env: dict[str, str], folder: Path, *more_health: str) -> Iterator[None]:
     agent = free_port()
     log = folder / f"{script}-{agent}.log"
     with log.open("wb") as out:
         process = subprocess.Popen([str(SERVICES / script)], env={**env, "RAY_AGENT_PORT": str(agent)}, stdout=out, stderr=out, start_new_session=True)
     try:
-        wait_healthy(process, health or f"http://127.0.0.1:{agent}/api/local_raylet_healthz", log)
+        wait_healthy(process, log, f"http://127.0.0.1:{agent}/api/local_raylet_healthz", *more_health)
         yield
     finally:
         process.terminate()
@@ -99,9 +99,9 @@ def node(script: str, env: dict[str, str], folder: Path, health: str = "") -> It
             process.wait(10)
 
 
-def wait_healthy(process: subprocess.Popen[bytes], url: str, log: Path, timeout_s: float = 90) -> None:
+def wait_healthy(process: subprocess.Popen[bytes], log: Path, *urls: str, timeout_s: float = 90) -> None:
     deadline = time.monotonic() + timeout_s
-    while subprocess.run([str(SERVICES / "healthy"), url], capture_output=True, timeout=30).returncode:
+    while (asked := subprocess.run([str(SERVICES / "healthy"), *urls], capture_output=True, text=True, timeout=30)).returncode:
         assert process.poll() is None, f"it ended with {process.returncode}: {log.read_text()}"
-        assert time.monotonic() < deadline, f"no answer from {url}: {log.read_text()}"
+        assert time.monotonic() < deadline, f"no answer from {asked.stderr}: {log.read_text()}"
         time.sleep(0.3)

@@ -27,7 +27,9 @@ class Door(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         type(self).asked.append((self.path, self.headers.get("Authorization", "")))
-        status, text = self.answers
+        self.respond(*self.answers)
+
+    def respond(self, status: int, text: str) -> None:
         self.send_response(status)
         self.end_headers()
         self.wfile.write(text.encode())
@@ -237,9 +239,7 @@ def test_the_list_as_json_is_a_list(door: type[Door], monkeypatch: pytest.Monkey
 
     def answer(self: Door) -> None:
         body = {"version": "4", "ray_version": ray.__version__} if self.path == "/api/version" else recorded
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps(body).encode())
+        self.respond(200, json.dumps(body))
 
     monkeypatch.setattr(door, "do_GET", answer)
     assert main(["jobs", "--json", "--address", door.address]) == 0  # type: ignore[attr-defined]
@@ -251,3 +251,44 @@ def test_the_list_as_json_is_a_list(door: type[Door], monkeypatch: pytest.Monkey
     assert table[2].split()[0] == "foreign"
     assert main(["stop", "tiny-2", "--address", door.address]) == 2  # type: ignore[attr-defined]
     assert "did you mean 'tiny-1'?" in capsys.readouterr().err
+
+
+def cluster_that_starts(door: type[Door], refusals: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Ray 2.60's answers while its head has no agent yet, and afterwards; the IDs of the runs it was asked to start."""
+    import ray
+
+    asked: list[str] = []
+
+    def get(self: Door) -> None:
+        body = {"version": "4", "ray_version": ray.__version__, "session_name": "s"} if self.path == "/api/version" else {}
+        self.respond(200, json.dumps(body))
+
+    def post(self: Door) -> None:
+        asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["submission_id"])
+        if len(asked) <= refusals:
+            self.respond(500, "No available agent to submit job, please try again later.")
+        else:
+            self.respond(200, json.dumps({"job_id": asked[-1], "submission_id": asked[-1]}))
+
+    monkeypatch.setattr(door, "do_GET", get)
+    monkeypatch.setattr(door, "do_POST", post, raising=False)
+    return asked
+
+
+def test_a_cluster_that_is_still_starting_is_asked_again(
+    job: Path, door: type[Door], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = cluster_that_starts(door, refusals=2, monkeypatch=monkeypatch)
+    assert main(["submit", "job.yaml", "--no-ship", "--cpus", "0", "--quiet", "--address", door.address]) == 0  # type: ignore[attr-defined]
+    assert asked == capsys.readouterr().out.split() * 3, "one run, whose ID is printed once"
+
+
+def test_a_cluster_that_never_has_started_says_so(
+    job: Path, door: type[Door], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from autotune.service import submission
+
+    monkeypatch.setattr(submission, "START_WAIT_S", 1.0)
+    asked = cluster_that_starts(door, refusals=100, monkeypatch=monkeypatch)
+    assert main(["submit", "job.yaml", "--no-ship", "--cpus", "0", "--address", door.address]) == 2  # type: ignore[attr-defined]
+    assert len(asked) > 1 and "No available agent to submit job" in capsys.readouterr().err

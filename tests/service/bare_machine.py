@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import tempfile
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,6 @@ PORTS = ("AUTOTUNE_DB_PORT", "MLFLOW_PORT", "RAY_PORT", "RAY_DASHBOARD_PORT", "R
 @dataclass(frozen=True)
 class BareMachine:
     state: Path
-    before: set[tuple[str, int]] = field(default_factory=lambda: listeners())  # what listened here already
 
     def up(self, *options: str, timeout_s: float = 280) -> subprocess.CompletedProcess[str]:
         return self.call(str(ROOT / "docker" / "up.sh"), "--state", str(self.state), *options, timeout_s=timeout_s)
@@ -57,19 +56,24 @@ class BareMachine:
     def pids(self) -> dict[str, int]:
         return {path.name: int(path.read_text().split()[0]) for path in (self.state / "pids").iterdir()}
 
-    def left_over(self) -> list[str]:
-        """Command lines of processes that belong to the service."""
-        found = []
+    def processes(self) -> dict[int, str]:
+        """What belongs to the service, by pid; the value is its command line."""
+        found = {}
         ray = "autotune-ray-" + subprocess.run(["cksum"], input=f"{self.state}\n", capture_output=True, text=True, check=True).stdout.split()[0]
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                try:
-                    known = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
-                except OSError:
-                    continue
-                if str(self.state).encode() in known or ray.encode() in known:
-                    found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        for process in psutil.process_iter():
+            try:
+                known = " ".join([*process.environ().values(), *process.cmdline()])
+                if process.pid != os.getpid() and (str(self.state) in known or ray in known):
+                    found[process.pid] = " ".join(process.cmdline())
+            except psutil.Error:
+                continue
         return found
+
+    def listeners(self) -> set[tuple[str, int]]:
+        """Address and port of every TCP socket that the service listens on."""
+        own = self.processes()
+        listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.pid in own]
+        return {(c.laddr.ip, c.laddr.port) for c in listening}
 
 
 def require_postgres() -> None:
@@ -91,15 +95,3 @@ def bare_machine() -> Iterator[BareMachine]:
         if (machine.state / "pids").is_dir():
             assert machine.down("--purge").returncode == 0
         shutil.rmtree(home, ignore_errors=True)
-
-
-def listeners() -> set[tuple[str, int]]:
-    """(address, port) of every TCP socket that listens here, in hexadecimal as the kernel writes addresses."""
-    found = set()
-    for name in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A":
-                address, port = re.split(":", fields[1])
-                found.add((address, int(port, 16)))
-    return found

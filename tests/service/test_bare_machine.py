@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bare_machine import ROOT, BareMachine, bare_machine, listeners, require_postgres
+from bare_machine import PORTS, ROOT, BareMachine, bare_machine, require_postgres
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(900)]
 
@@ -55,10 +55,10 @@ def machine() -> Iterator[BareMachine]:
 
 
 def test_nothing_listens_beyond_loopback(machine: BareMachine) -> None:
-    opened = listeners() - machine.before
-    assert len(opened) > 5
-    loopback = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}  # 127.0.0.1, ::1, the first as the second
-    assert [(address, port) for address, port in opened if address not in loopback] == []
+    opened = machine.listeners()
+    chosen = {int(file.read_text()) for file in (machine.state / "ports").iterdir()}
+    assert {port for _, port in opened} >= chosen and len(chosen) >= len(PORTS)
+    assert [(address, port) for address, port in opened if address not in ("127.0.0.1", "::1", "::ffff:127.0.0.1")] == []
 
 
 def test_a_study_of_a_submitted_run_is_in_mlflow(machine: BareMachine, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_nothing_is_left_after_down_and_everything_is_there_after_up(machine: Ba
     name = f"over-{time.time_ns()}"
     machine.ask("experiments/create", {"name": name})
     assert machine.down().returncode == 0
-    assert machine.left_over() == []
+    assert machine.processes() == {}
     assert machine.up("--workers", "0").returncode == 0
     assert machine.ask(f"experiments/get-by-name?experiment_name={name}")["experiment"]["name"] == name
 

@@ -69,4 +69,4 @@ def test_what_the_page_says_is_so(tmp_path: Path) -> None:
         assert f"{run}: stopped" in said
         assert "examples" not in said and "train.py" in said
         assert not machine.state.exists()
-        assert machine.left_over() == []
+        assert machine.processes() == {}

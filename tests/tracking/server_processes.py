@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from empty_store import empty_store
+
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
 
 
@@ -57,8 +59,7 @@ def mlflow_server(folder: Path, port: int) -> Iterator[str]:
     from autotune.tracking.stores import resolve
     from autotune.tracking.ui import server_command
 
-    folder.mkdir(exist_ok=True)
-    store = resolve(f"sqlite:///{folder / 'mlflow.db'}")
+    store = resolve(f"sqlite:///{empty_store(folder / 'mlflow.db')}")
     assert store is not None
     argv, env = server_command(store, port)
     with running(argv, env, port):

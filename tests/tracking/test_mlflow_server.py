@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("mlflow")
 
+from empty_store import empty_store
 from server_processes import ENV, a_port, running
 
 from autotune.tracking import open_tracker, preflight, sync
@@ -38,9 +39,8 @@ def test_a_server_that_is_away_at_first(tmp_path: Path) -> None:
     tracker.finish("FINISHED", {}, {})
     assert len(said) == 1
 
-    store = resolve(f"sqlite:///{tmp_path / 'server' / 'mlflow.db'}")
-    assert store is not None and store.database is not None
-    store.database.parent.mkdir()
+    store = resolve(f"sqlite:///{empty_store(tmp_path / 'server' / 'mlflow.db')}")
+    assert store is not None
     argv, env = server_command(store, port)
     with running(argv, env, port) as server:
         preflight(uri)
@@ -70,6 +70,7 @@ def test_a_server_that_is_away_at_first(tmp_path: Path) -> None:
 
 def test_ui_serves_a_run_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     run_dir = tmp_path / "runs" / "digits"
+    empty_store(run_dir.parent / "mlflow.db")
     tracker = open_tracker("auto", "digits", run_dir)
     tracker.start_study("s", "digits", {}, {})
     tracker.finish("FINISHED", {}, {})

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("mlflow")
 
+from empty_store import empty_store
 from server_processes import ENV
 from small_study import TRIALS, content, record
 
@@ -25,10 +26,17 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 @pytest.fixture
-def run_dir(tmp_path: Path) -> Path:
+def new_run_dir(tmp_path: Path) -> Path:
+    """With no store beside it."""
     path = tmp_path / "autotune runs" / "digits"
     path.mkdir(parents=True)
     return path
+
+
+@pytest.fixture
+def run_dir(new_run_dir: Path) -> Path:
+    empty_store(new_run_dir.parent / "mlflow.db")
+    return new_run_dir
 
 
 def uri_of(run_dir: Path) -> str:
@@ -37,12 +45,12 @@ def uri_of(run_dir: Path) -> str:
     return store.uri
 
 
-def test_parent_and_children(run_dir: Path) -> None:
+def test_parent_and_children(new_run_dir: Path) -> None:
     from mlflow import MlflowClient
 
-    tracker = open_tracker("auto", "digits", run_dir)
-    record(tracker, run_dir)
-    client = MlflowClient(tracking_uri=f"sqlite:///{run_dir.parent / 'mlflow.db'}")
+    tracker = open_tracker("auto", "digits", new_run_dir)
+    record(tracker, new_run_dir)
+    client = MlflowClient(tracking_uri=f"sqlite:///{new_run_dir.parent / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("digits")
     assert experiment is not None
     runs = client.search_runs([experiment.experiment_id])
@@ -60,7 +68,7 @@ def test_parent_and_children(run_dir: Path) -> None:
     assert [(p.step, p.value) for p in client.get_metric_history(first.info.run_id, "loss")] == [(10, 2.0), (20, 1.0)]
     (traced,) = [c for c in children if c.info.run_name == "001"]
     assert [a.path for a in client.list_artifacts(traced.info.run_id, "traces")] == ["traces/trace.json"]
-    assert (run_dir.parent / "mlartifacts" / parent.info.run_id / "artifacts" / "trace.json").read_text() == "trace"
+    assert (new_run_dir.parent / "mlartifacts" / parent.info.run_id / "artifacts" / "trace.json").read_text() == "trace"
 
 
 def test_the_global_run_and_the_environment_are_left_alone(run_dir: Path) -> None:
@@ -72,15 +80,15 @@ def test_the_global_run_and_the_environment_are_left_alone(run_dir: Path) -> Non
     assert {k: v for k, v in os.environ.items() if before.get(k) != v and not k.startswith("PYTEST")} == {}
 
 
-def test_offline_then_sync_is_the_same_as_online(run_dir: Path, tmp_path: Path) -> None:
-    record(open_tracker("auto", "digits", run_dir, offline=True), run_dir)
-    assert not (run_dir.parent / "mlflow.db").exists()
-    report = sync(run_dir)
+def test_offline_then_sync_is_the_same_as_online(new_run_dir: Path, tmp_path: Path) -> None:
+    record(open_tracker("auto", "digits", new_run_dir, offline=True), new_run_dir)
+    assert not (new_run_dir.parent / "mlflow.db").exists()
+    report = sync(new_run_dir)
     assert report.sent > TRIALS
-    first = content(uri_of(run_dir))
+    first = content(uri_of(new_run_dir))
     assert len(first) == TRIALS + 1
-    assert sync(run_dir).sent == 0
-    assert content(uri_of(run_dir)) == first
+    assert sync(new_run_dir).sent == 0
+    assert content(uri_of(new_run_dir)) == first
 
 
 def test_sending_all_of_it_again_adds_nothing(run_dir: Path) -> None:
@@ -111,7 +119,7 @@ def test_cut_off_after_every_single_send(run_dir: Path, tmp_path: Path) -> None:
             CutOff(run_dir, store, "digits").send()
     sync(run_dir)
     cut = content(store.uri)
-    other = tmp_path / "whole.db"
+    other = empty_store(tmp_path / "whole.db")
     sync(run_dir, uri=f"sqlite:///{other}")
     assert cut == content(f"sqlite:///{other}")
 
@@ -192,6 +200,7 @@ def test_a_resumed_study_is_one_run(run_dir: Path) -> None:
 
 
 def test_two_studies_of_one_job_do_not_meet(tmp_path: Path) -> None:
+    empty_store(tmp_path / "mlflow.db")
     for name in ("a", "b"):
         run_dir = tmp_path / name
         run_dir.mkdir()
@@ -208,6 +217,7 @@ def test_an_emptied_store_gets_everything_again(run_dir: Path) -> None:
     record(open_tracker("auto", "digits", run_dir), run_dir)
     first = content(uri_of(run_dir))
     (run_dir.parent / "mlflow.db").rename(run_dir.parent / "gone.db")
+    empty_store(run_dir.parent / "mlflow.db")
     # In another process: MLflow keeps connections to a file that is gone.
     code = f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}]; import test_mlflow_sqlite as t; t.sync(t.Path({str(run_dir)!r})); "
     code += f"print(sorted(t.content({uri_of(run_dir)!r})))"

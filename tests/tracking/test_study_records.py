@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("mlflow")
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 
+from empty_store import empty_store
 from sample_results import samples, tuned
 
 from autotune.cli.run import publish_outcome
@@ -37,6 +38,7 @@ def explained() -> Result:
 
 
 def job(folder: Path) -> JobSpec:
+    empty_store(folder / "mlflow.db")
     (folder / "train.py").write_text("")
     (folder / "job.yaml").write_text(f"command: python train.py\nname: digits\ntracking: {{uri: 'sqlite:///{folder}/mlflow.db'}}\n")
     return load_job(folder / "job.yaml")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -100,9 +101,22 @@ def _open_locked(path: Path) -> FileIO:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        holder = _holder(file)
         file.close()
         raise InputError(
-            "another autotune run is working in this directory", where=str(path.parent),
+            f"another autotune run{holder} is working in this directory", where=str(path.parent),
             expected="one run a directory", remedy="wait for it, stop it, or name another one with --run-dir",
         ) from None
     return file
+
+
+def _holder(file: FileIO) -> str:
+    """" (process 123)", or "" where /proc/locks does not say who has locked it: on some file systems, and across containers."""
+    stat = os.fstat(file.fileno())
+    place = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
+    try:
+        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    except OSError:
+        return ""
+    pids = [int(lock[4]) for lock in locks if place in lock and "->" not in lock]
+    return f" (process {pids[0]})" if pids and pids[0] > 0 else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 import subprocess
@@ -76,7 +77,7 @@ def test_a_second_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
     )
     other = subprocess.run([sys.executable, "-c", code, str(tmp_path / "j")], capture_output=True, text=True)
     assert other.returncode == 2
-    assert "another autotune run" in other.stdout
+    assert f"another autotune run (process {os.getpid()}) is working" in other.stdout
     journal.close()
 
 

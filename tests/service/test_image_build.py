@@ -43,7 +43,7 @@ class Build:
         match instruction.word:
             case "ENV": self.env |= dict(pair.split("=", 1) for pair in text.split())
             case "COPY": self.copy(*text.split())
-            case "RUN": self.run("/bin/sh", "-c", text)
+            case "RUN": self.run("/bin/sh", "-c", text, cwd=self.src)
 
     def copy(self, *words: str) -> None:
         *sources, target = words
@@ -55,8 +55,9 @@ class Build:
             else:
                 shutil.copy2(path, self.src)
 
-    def run(self, *command: str) -> str:
-        done = subprocess.run(list(command), cwd=self.src, env=self.env, capture_output=True, text=True, timeout=1400)
+    def run(self, *command: str, cwd: Path | None = None) -> str:
+        """Where no source of ours lies, as in the image, unless told otherwise."""
+        done = subprocess.run(list(command), cwd=cwd or self.venv, env=self.env, capture_output=True, text=True, timeout=1400)
         assert done.returncode == 0, f"{command[-1]}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done.stdout
 

@@ -18,6 +18,7 @@ A comment on the line before a block changes that; its reason is not optional:
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import os
 import re
@@ -100,18 +101,21 @@ def check_autotune_line(line: str) -> str:
 
     if name not in COMMANDS:
         return f"autotune has no command '{name}'"
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", name, "--help"], capture_output=True, text=True, timeout=60
-    )
     options = []
     for word in words[start + 2 :]:
         if word in ("--", "|", ">", "&&", ";"):
             break
         if word.startswith("--"):
             options.append(word.partition("=")[0])
-    known = set(re.findall(r"--[a-z][a-z0-9-]*", done.stdout))
-    missing = [o for o in options if o not in known]
+    missing = [o for o in options if o not in options_of(name)]
     return f"autotune {name} has no option {missing[0]}" if missing else ""
+
+
+@functools.cache
+def options_of(command: str) -> set[str]:
+    """What its --help names."""
+    done = subprocess.run([sys.executable, "-m", "autotune", command, "--help"], capture_output=True, text=True, timeout=60)
+    return set(re.findall(r"--[a-z][a-z0-9-]*", done.stdout))
 
 
 def check_make_line(line: str) -> str:

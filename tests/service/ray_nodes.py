@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import secrets
 import shutil
@@ -11,9 +12,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
+
+from autotune.cli import main
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ROOT / "docker" / "services"
@@ -29,6 +34,16 @@ class RayCluster:
     def autotune(self, *words: str, cwd: Path, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "RAY_API_SERVER_ADDRESS": self.address, "RAY_AUTH_TOKEN_PATH": str(self.token_file)}
         return subprocess.run(["autotune", *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout_s)
+
+    def asked(self, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        """As :meth:`autotune`, in this process: importing Ray's client costs a new one seconds."""
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            patch.chdir(cwd)
+            patch.setenv("RAY_API_SERVER_ADDRESS", self.address)
+            patch.setenv("RAY_AUTH_TOKEN_PATH", str(self.token_file))
+            code = main(list(words))
+        return subprocess.CompletedProcess(["autotune", *words], code, out.getvalue(), err.getvalue())
 
     def processes(self, word: str) -> list[int]:
         """Processes that the cluster has started and whose command line holds ``word``."""

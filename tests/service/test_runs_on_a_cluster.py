@@ -55,7 +55,7 @@ def submitted(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def status(cluster: RayCluster, cwd: Path, id: str) -> str:
-    runs = {run["id"]: run for run in json.loads(cluster.autotune("jobs", "--json", cwd=cwd).stdout)}
+    runs = {run["id"]: run for run in json.loads(cluster.asked("jobs", "--json", cwd=cwd).stdout)}
     return runs[id]["status"]
 
 
@@ -85,29 +85,29 @@ def test_a_run_goes_there_and_its_outcome_comes_back(cluster: RayCluster, tmp_pa
 
 def test_runs_wait_for_their_place_and_can_be_stopped(cluster: RayCluster, tmp_path: Path) -> None:
     folder = job(tmp_path / "job", "long", "python forever.py")
-    first = submitted(cluster.autotune("submit", "job.yaml", cwd=folder))
+    first = submitted(cluster.asked("submit", "job.yaml", cwd=folder))
     wait_until(cluster, first, "RUNNING")
-    second = submitted(cluster.autotune("submit", "job.yaml", cwd=folder))
+    second = submitted(cluster.asked("submit", "job.yaml", cwd=folder))
     deadline = time.monotonic() + 60
     while not cluster.processes("forever.py"):
-        assert time.monotonic() < deadline, cluster.autotune("logs", first, cwd=folder).stdout
+        assert time.monotonic() < deadline, cluster.asked("logs", first, cwd=folder).stdout
         time.sleep(0.3)
     assert status(cluster, folder, second) == "PENDING", "two runs at once on one worker"
-    assert "waits for a node" in cluster.autotune("logs", second, cwd=folder).stderr
+    assert "waits for a node" in cluster.asked("logs", second, cwd=folder).stderr
 
-    assert "ends when its turn comes" in cluster.autotune("stop", second, cwd=folder).stdout
+    assert "ends when its turn comes" in cluster.asked("stop", second, cwd=folder).stdout
     asked_s = time.monotonic()
-    assert cluster.autotune("stop", first, cwd=folder).stdout == f"{first}: stopped\n"
+    assert cluster.asked("stop", first, cwd=folder).stdout == f"{first}: stopped\n"
     assert time.monotonic() - asked_s < 30, "Ray had to kill it"
-    assert "stopped on request" in cluster.autotune("logs", first, cwd=folder).stdout
+    assert "stopped on request" in cluster.asked("logs", first, cwd=folder).stdout
     assert cluster.processes("forever.py") == []
     wait_until(cluster, second, "STOPPED")
-    assert "has ended already" in cluster.autotune("stop", first, cwd=folder).stdout
+    assert "has ended already" in cluster.asked("stop", first, cwd=folder).stdout
     assert (cluster.folder / "runs" / first / "journal.jsonl").exists()
 
-    third = submitted(cluster.autotune("submit", "job.yaml", "--resume", first, cwd=folder))
+    third = submitted(cluster.asked("submit", "job.yaml", "--resume", first, cwd=folder))
     wait_until(cluster, third, "RUNNING")
-    cluster.autotune("stop", third, cwd=folder)
+    cluster.asked("stop", third, cwd=folder)
     assert not (cluster.folder / "runs" / third).exists(), "the resumed run has started a directory of its own"
 
 
@@ -134,7 +134,7 @@ def test_what_the_cluster_shows_of_a_run_holds_no_secret(cluster: RayCluster, tm
     import requests
 
     folder = job(tmp_path / "job", "secret", "python hello.py")
-    id = submitted(cluster.autotune("submit", "job.yaml", "--cpus", "0", cwd=folder))
+    id = submitted(cluster.asked("submit", "job.yaml", "--cpus", "0", cwd=folder))
     token = cluster.token_file.read_text()
     answer = requests.get(f"{cluster.address}/api/jobs/{id}", headers={"Authorization": f"Bearer {token}"}, timeout=20)
     shown = answer.json()
@@ -146,10 +146,10 @@ def test_what_the_cluster_shows_of_a_run_holds_no_secret(cluster: RayCluster, tm
 def test_the_wrong_token_and_the_wrong_id(cluster: RayCluster, tmp_path: Path) -> None:
     wrong = tmp_path / "token"
     wrong.write_text("0" * 32)
-    refused = cluster.autotune("jobs", "--token-file", str(wrong), cwd=tmp_path)
+    refused = cluster.asked("jobs", "--token-file", str(wrong), cwd=tmp_path)
     assert refused.returncode == 2 and "refuses the token of --token-file" in refused.stderr
     for command in ("logs", "stop"):
-        unknown = cluster.autotune(command, "nobody-1", cwd=tmp_path)
+        unknown = cluster.asked(command, "nobody-1", cwd=tmp_path)
         assert unknown.returncode == 2 and "knows no run 'nobody-1'" in unknown.stderr
 
 

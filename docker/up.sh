@@ -139,9 +139,7 @@ ENV
         agent=RAY_WORKER_${n}_AGENT_PORT
         port "$agent" 0
         RAY_AGENT_PORT=${!agent} RAY_WORKER_CPUS=$cpus start "ray-worker-$n" "$here/services/ray-worker"
-    done
-    for ((n = 1; n <= workers; n++)); do
-        agent=RAY_WORKER_${n}_AGENT_PORT
+        # Not all at once: Ray gives a node 30 s to start (ray/_private/node.py), which on a busy machine they would take from each other.
         wait_for "ray-worker-$n" 120 "$here/services/healthy" "http://127.0.0.1:${!agent}/api/local_raylet_healthz"
     done
     while [[ -e $state/pids/ray-worker-$n ]]; do

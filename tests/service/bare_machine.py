@@ -70,8 +70,10 @@ class BareMachine:
         return found
 
     def listeners(self) -> set[tuple[str, int]]:
-        """Address and port of every TCP socket that the service listens on."""
+        """Address and port of every TCP socket that the service listens on. Ray's agents write their names over their words and
+        environment: they are found as what its other processes have started."""
         own = self.processes()
+        own |= {child.pid: child.name() for pid in self.pids().values() for child in psutil.Process(pid).children(recursive=True)}
         listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.pid in own]
         return {(c.laddr.ip, c.laddr.port) for c in listening}
 

@@ -28,9 +28,8 @@ URI_SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "datab
 
 def wrong(found: str, expected: str, nearest: str = "", remedy: str = "") -> PydanticCustomError:
     """A validation error in our own words; :mod:`autotune.job.load` adds the place."""
-    return PydanticCustomError(
-        "autotune", "{found}", {"found": found, "expected": expected, "nearest": nearest, "remedy": remedy}
-    )
+    said = found.encode("utf-8", "backslashreplace").decode()  # pydantic cannot put bytes that are no text into a message
+    return PydanticCustomError("autotune", "{found}", {"found": said, "expected": expected, "nearest": nearest, "remedy": remedy})
 
 
 def shown(value: object) -> str:

@@ -191,7 +191,7 @@ def _bash(block: Block, folder: Path) -> str:
 
 
 def _run(command: list[str], folder: Path) -> str:
-    """What went wrong, or "". With a session of its own, so that a block which takes too long leaves no tuning behind."""
+    """What went wrong, or "". With a session of its own, so that a block which takes too long, or a test that is stopped, leaves no tuning behind."""
     process = subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
         env={**os.environ, "HOME": str(folder), "COLUMNS": "120"}, start_new_session=True,
@@ -199,9 +199,11 @@ def _run(command: list[str], folder: Path) -> str:
     try:
         out, err = process.communicate(timeout=BLOCK_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
         return f"still running after {BLOCK_TIMEOUT_S} s"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
     return "" if process.returncode == 0 else f"ended with {process.returncode}\n{out[-2000:]}{err[-2000:]}"
 
 

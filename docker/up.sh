@@ -75,7 +75,7 @@ port AUTOTUNE_DB_PORT 5432
 port MLFLOW_PORT 5000
 port RAY_PORT 6379
 port RAY_DASHBOARD_PORT 8265
-port RAY_HEAD_AGENT_PORT 52365
+port RAY_HEAD_AGENT_PORT 0 # nobody asks for it by number, and the usual one is that of every other Ray on this machine
 
 database() { # an empty one if there is none; then the server
     local data=$state/database

@@ -207,21 +207,12 @@ def _run(command: list[str], folder: Path) -> str:
     return "" if process.returncode == 0 else f"ended with {process.returncode}\n{out[-2000:]}{err[-2000:]}"
 
 
-# The example with a quarter of the channels and a shorter window: the same commands, in a third of the time.
-SMALLER = {
-    "train.py": ("block(1, 32), block(32, 64), nn.MaxPool2d(2), block(64, 64), block(64, 128)", "block(1, 8), block(8, 16), nn.MaxPool2d(2), block(16, 128)"),
-    "job.yaml": ("name: digits\n", "name: digits\nconvergence: {steps: 60}\n"),
-}
-
-
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("changes", [pytest.param(SMALLER, id="smaller"), pytest.param({}, id="as it is", marks=pytest.mark.slow)])
-def test_every_block_of_the_readme_does_what_it_says(changes: dict[str, tuple[str, str]], tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__", "autotune-runs"))
-    for name, (there, here) in changes.items():
-        file = tmp_path / "examples" / "digits" / name
-        assert file.read_text().count(there) == 1
-        file.write_text(file.read_text().replace(there, here))
+def test_every_block_of_the_readme_does_what_it_says(tmp_path: Path) -> None:
+    if (ROOT / "examples").is_dir():
+        shutil.copytree(
+            ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__", "autotune-runs")
+        )
     wrong = []
     for block in blocks_of(README.read_text(encoding="utf-8")):
         if problem := run_block(block, tmp_path):

@@ -1,0 +1,102 @@
+"""The head of the cluster, asked again and again what nodes there are, and missed before Ray ends us for it.
+
+    head     answer   answer   answer ✗
+    run      ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒│ ClusterLost │ farewell to the slots, exit
+    Ray                                 └────── 60 s ──────────────────────────────────────┴▶ ends every process of the cluster, this one too
+
+A question to a head that is gone is not answered, and does not fail either: so it is asked in a thread of its own. What goes on between
+this process and the slots needs no head, and a head that comes back in time (Ray's fault tolerance) is not missed at all.
+
+Source: src/ray/gcs_rpc_client/rpc_client.h, ``server_unavailable_timeout_callback``: ``_Exit``, so that nobody can say what happened.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autotune.errors import ClusterLost
+from autotune.executors.cluster.relay import first_line
+
+ASK_S = 2.0  # between two questions
+RAYS_PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"  # Ray's own setting, of which ours is a share
+RAYS_PATIENCE_S = 60.0
+SHARE = 1 / 3  # the rest is for the end: slots, tracking, and Ray's own leave, which takes up to 25 s without a head
+LAST_CHANCE_S = 2.0  # for an answer, should this process have been stopped as a whole
+
+
+class Head:
+    """Asked from the moment it is made. ``patience_s``: without an answer, before it is taken for lost."""
+
+    def __init__(self, patience_s: float | None = None) -> None:
+        self.patience_s = _patience_s() if patience_s is None else patience_s
+        self._news = threading.Condition()
+        self._nodes: Sequence[Mapping[str, Any]] | None = None
+        self._heard_s = time.monotonic()
+        self._said = "it does not answer"
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._ask, name="head", daemon=True)
+        self._thread.start()
+
+    def nodes(self) -> Sequence[Mapping[str, Any]]:
+        """What :func:`ray.nodes` said last.
+
+        Raises:
+            ClusterLost
+        """
+        with self._news:
+            while self._nodes is None:
+                self._news.wait(0.2)
+                self.check()
+            return self._nodes
+
+    @property
+    def silent(self) -> bool:
+        return time.monotonic() - self._heard_s > self.patience_s
+
+    def check(self) -> None:
+        """Raises:
+        ClusterLost: nothing has been heard of it for too long.
+        """
+        if self.silent:
+            with self._news:
+                if not self._news.wait_for(lambda: not self.silent, LAST_CHANCE_S):
+                    raise self.lost()
+
+    def lost(self) -> ClusterLost:
+        """The error that says so."""
+        return ClusterLost(
+            f"the head of the Ray cluster is gone, nothing was heard of it for {time.monotonic() - self._heard_s:.0f} s ({self._said}); "
+            "everything measured so far is saved", where="executor.ray",
+            remedy="the same command carries on from here as soon as there is a cluster at this address",
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """No further question. Before Ray is left: it would be asked in vain."""
+        self._closing.set()
+        if not self.silent:
+            self._thread.join(LAST_CHANCE_S)
+
+    def _ask(self) -> None:
+        import ray
+
+        while not self._closing.is_set():
+            try:
+                nodes = ray.nodes()
+            except Exception as error:  # the client's connection, where there is one, raises of all kinds
+                self._said = first_line(error)
+            else:
+                with self._news:
+                    self._nodes, self._heard_s = nodes, time.monotonic()
+                    self._news.notify_all()
+            self._closing.wait(ASK_S)
+
+
+def _patience_s() -> float:
+    try:
+        return SHARE * float(os.environ.get(RAYS_PATIENCE, RAYS_PATIENCE_S))
+    except ValueError:
+        return SHARE * RAYS_PATIENCE_S

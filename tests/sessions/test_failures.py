@@ -95,7 +95,7 @@ def test_killed_by_the_kernel_for_want_of_memory_or_by_somebody_else(make_sessio
         Path("/proc/vmstat"): [7, None if machine is None else 7 + machine], Path("memory.events"): [3, None if cgroup is None else 3 + cgroup],
     }  # fmt: skip
     monkeypatch.setattr(oom_kills, "counter_of", lambda pid: Path("memory.events") if cgroup is not None else None)
-    monkeypatch.setattr(oom_kills, "read", lambda counter: (left := before_and_after[counter]).pop(0) if len(left) > 1 else left[0])
+    monkeypatch.setattr(oom_kills, "read", lambda counter: before_and_after[counter].pop(0) if before_and_after[counter][1:] else before_and_after[counter][0])
     failure = failure_of(make_session(f"import sys\nfrom fake_agent import Agent\nagent = Agent()\nagent.plan()\n{line}\n"))
     assert failure.kind == kind, failure
 

@@ -34,7 +34,11 @@ def test_where_a_cgroup_counts(mount: str, kind: str, path: str, counter: str | 
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("low 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 1\n", 2), ("oom_kill_disable 0\nunder_oom 0\noom_kill 5\n", 5), ("oom_kill_disable 0\nunder_oom 0\n", None)],
+    [
+        ("low 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 1\n", 2),
+        ("oom_kill_disable 0\nunder_oom 0\noom_kill 5\n", 5),
+        ("oom_kill_disable 0\nunder_oom 0\n", None),
+    ],
 )
 def test_both_kinds_of_counter_are_read(text: str, count: int | None, tmp_path: Path) -> None:
     (tmp_path / "counter").write_text(text)

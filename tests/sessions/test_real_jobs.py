@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from session_waits import wait_for
 
-from autotune_trials import marks, processes
-from autotune_trials import oom_kills
+from autotune_trials import marks, oom_kills, processes
 from autotune_trials.protocol import Block, KnobChoice, SessionConfig
 from autotune_trials.session import SessionFailed
 

@@ -21,10 +21,11 @@ class Postmortem:
         mark: of the session's processes.
     """
 
+    _oom_kills: OomKills  # once it has begun
+
     def __init__(self, argv: Sequence[str], workdir: Path, paths: SessionPaths, mark: str, masks: Masks) -> None:
         self._argv, self._workdir, self._paths, self._mark, self._masks = argv, workdir, paths, mark, masks
         self.lost_machine: Callable[[], str] = lambda: ""  # where ranks run elsewhere: why one of their machines is lost; "": none is
-        self._oom_kills = OomKills()
 
     def begin(self) -> None:
         """The command is about to start."""

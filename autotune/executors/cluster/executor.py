@@ -95,7 +95,7 @@ class RayExecutor(Executor):
 
     def lanes(self) -> Sequence[Executor]:
         self._head.check()
-        with self._turn:
+        with self._turn, self._head.told():
             if time.monotonic() - self._looked_s >= LOOK_S:
                 self._look()
             here = self._here()
@@ -133,25 +133,25 @@ class RayExecutor(Executor):
         return dict(self._anywhere(lambda slot: slot.measure_peaks(threads, device)))
 
     def close(self) -> None:
-        import ray
-
         self._head.close()
         with self._turn:
-            if ray.is_initialized():
-                self._take_leave()
-                if not self._head.silent:  # else Ray asks it once more, in vain, which it does at our exit anyway
-                    ray.shutdown()
+            self._take_leave()
             self._slots.clear()
             self._starting.clear()
             self._waiting.clear()
 
     def _take_leave(self) -> None:
-        """Of all slots. Without a head nobody ends their processes for us; they hear of it themselves, when they have done what they are at."""
+        """Of all slots, and of the cluster. Without its head nobody ends their processes for us: they do when they are done with what they are at."""
+        import ray
+
         slots = [*self._slots.values(), *(self._slot(*waiting) for waiting in self._waiting)]
         try:
-            Slot.farewell(slots, HEADLESS_S if self._head.silent else GOODBYE_S)
-            for starting in self._starting.values():
-                starting.actors.end()
+            if ray.is_initialized():
+                Slot.farewell(slots, HEADLESS_S if self._head.silent else GOODBYE_S)
+                for starting in self._starting.values():
+                    starting.actors.end()
+                if not self._head.silent:  # else Ray asks it once more, in vain, which it does at our exit anyway
+                    ray.shutdown()
         except Exception:  # of all kinds, where Ray's client has lost its server together with the head
             if not self._head.silent:
                 raise
@@ -180,7 +180,7 @@ class RayExecutor(Executor):
             if not (self._used or self._starting or self._waiting) and (self._out or time.monotonic() - self._seen_s > GATHER_S):
                 raise self._no_slot()
             time.sleep(0.2)
-            with self._turn:
+            with self._turn, self._head.told():
                 self._collect()
         assert isinstance(here[0], Slot)
         return here[0]

@@ -15,7 +15,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from autotune.errors import ClusterLost
@@ -25,6 +26,7 @@ ASK_S = 2.0  # between two questions
 RAYS_PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"  # Ray's own setting, of which ours is a share
 RAYS_PATIENCE_S = 60.0
 SHARE = 1 / 3  # the rest is for the end: slots, tracking, and Ray's own leave, which takes up to 25 s without a head
+CLOSED = "closed channel"  # of gRPC, while Ray's client looks for its server
 LAST_CHANCE_S = 2.0  # for an answer, should this process have been stopped as a whole
 
 
@@ -36,7 +38,6 @@ class Head:
         self._news = threading.Condition()
         self._nodes: Sequence[Mapping[str, Any]] | None = None
         self._heard_s = time.monotonic()
-        self._said = "it does not answer"
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._ask, name="head", daemon=True)
         self._thread.start()
@@ -64,15 +65,23 @@ class Head:
         if self.silent:
             with self._news:
                 if not self._news.wait_for(lambda: not self.silent, LAST_CHANCE_S):
-                    raise self.lost()
+                    raise _lost(f"nothing was heard of it for {time.monotonic() - self._heard_s:.0f} s")
 
-    def lost(self) -> ClusterLost:
-        """The error that says so."""
-        return ClusterLost(
-            f"the head of the Ray cluster is gone, nothing was heard of it for {time.monotonic() - self._heard_s:.0f} s ({self._said}); "
-            "everything measured so far is saved", where="executor.ray",
-            remedy="the same command carries on from here as soon as there is a cluster at this address",
-        )  # fmt: skip
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """What Ray's client raises when it has lost its server (on the head, too), told as that.
+
+        Raises:
+            ClusterLost
+        """
+        from ray.exceptions import RayError
+
+        try:
+            yield
+        except (ConnectionError, ValueError) as error:
+            if isinstance(error, RayError) or (isinstance(error, ValueError) and CLOSED not in str(error)):
+                raise
+            raise _lost(first_line(error)) from error
 
     def close(self) -> None:
         """No further question. Before Ray is left: it would be asked in vain."""
@@ -84,15 +93,19 @@ class Head:
         import ray
 
         while not self._closing.is_set():
-            try:
+            with suppress(Exception):  # of all kinds: it counts as no answer
                 nodes = ray.nodes()
-            except Exception as error:  # the client's connection, where there is one, raises of all kinds
-                self._said = first_line(error)
-            else:
                 with self._news:
                     self._nodes, self._heard_s = nodes, time.monotonic()
                     self._news.notify_all()
             self._closing.wait(ASK_S)
+
+
+def _lost(why: str) -> ClusterLost:
+    return ClusterLost(
+        f"the head of the Ray cluster is gone ({why}); everything measured so far is saved", where="executor.ray",
+        remedy="the same command carries on from here as soon as there is a cluster at this address",
+    )  # fmt: skip
 
 
 def _patience_s() -> float:

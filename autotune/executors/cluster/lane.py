@@ -72,14 +72,13 @@ class Slot(Executor):
         self._head.check()
         self._busy = True
         try:
-            asked = getattr(self._actor, method).remote(*arguments)
-            while not ray.wait([asked], timeout=LOOK_S)[0]:
-                self._head.check()
-            answer = ray.get(asked)
+            with self._head.told():
+                asked = getattr(self._actor, method).remote(*arguments)
+                while not ray.wait([asked], timeout=LOOK_S)[0]:
+                    self._head.check()
+                answer = ray.get(asked)
         except RayTaskError:  # our own defect there
             raise
-        except ConnectionError as error:  # of Ray's client, once it has tried long enough
-            raise self._head.lost() from error
         except RayError as error:
             self._give_up()
             raise self._lost(first_line(error)) from error

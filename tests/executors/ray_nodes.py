@@ -30,11 +30,8 @@ class Nodes:
         if importlib.util.find_spec("grpc"):  # of ray[client]
             head["ray_client_server_port"] = self.client_port = client_port or free_port()
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.address = str(self.cluster.address)
         self.nodes: list[Any] = []
-
-    @property
-    def address(self) -> str:
-        return str(self.cluster.address)
 
     def add(self, count: int = 1, **resources: Any) -> None:
         for _ in range(count):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from autotune_trials import diagnose, ranks, standstill
+from autotune_trials import diagnose, marks, ranks, standstill
 from autotune_trials.failures import SessionFailed
 from autotune_trials.masking import Masks
 from autotune_trials.oom_kills import OomKills
@@ -32,8 +32,9 @@ class Postmortem:
         self._oom_kills = OomKills()
 
     def trains(self, pid: int) -> None:
-        """A training process of the session, on this machine."""
-        self._oom_kills.watch(pid)
+        """``pid`` trains, it says; which may be its number on another machine, or in a container."""
+        if marks.mark_of(pid) == self._mark:
+            self._oom_kills.watch(pid)
 
     def failure(self, kind: str, detail: str, *, log_tail: str = "", where: str = "") -> SessionFailed:
         if gone := self.lost_machine():  # which the ranks of others feel first, in many ways

@@ -185,8 +185,7 @@ class Session:
             return
         rank.hello = hello
         self._ranks[hello.rank] = rank
-        if marks.mark_of(hello.pid) == self.mark:  # not where it is the number of another one, here or on its own machine
-            self.postmortem.trains(hello.pid)
+        self.postmortem.trains(hello.pid)
 
     def run_plan(self, blocks: Sequence[Block]) -> list[BlockReport]:
         """Have all ranks run ``blocks``; reports come in that order, ranks merged (see :mod:`.merge`).

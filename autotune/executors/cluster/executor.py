@@ -83,7 +83,9 @@ class RayExecutor(Executor):
         self._looked_s = self._seen_s = time.monotonic()
         self._gathers_s: float | None = None  # since when
         connect(spec, self._run_dir)
-        self._head = Head()
+        import ray
+
+        self._head = Head(ray.nodes)
         try:
             self._look()
             self._await_slot()
@@ -147,13 +149,13 @@ class RayExecutor(Executor):
         slots = [*self._slots.values(), *(self._slot(*waiting) for waiting in self._waiting)]
         try:
             if ray.is_initialized():
-                Slot.farewell(slots, HEADLESS_S if self._head.silent else GOODBYE_S)
+                Slot.farewell(slots, HEADLESS_S if self._head.gone else GOODBYE_S)
                 for starting in self._starting.values():
                     starting.actors.end()
-                if not self._head.silent:  # else Ray asks it once more, in vain, which it does at our exit anyway
+                if not self._head.gone:  # else Ray asks it once more, in vain, which it does at our exit anyway
                     ray.shutdown()
         except Exception:  # of all kinds, where Ray's client has lost its server together with the head
-            if not self._head.silent:
+            if not self._head.gone:
                 raise
 
     def _slot(self, place: Place, asked: Actors, facts: SlotFacts) -> Slot:

@@ -2,7 +2,7 @@
 
     head     answer   answer   answer ✗
     run      ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒│ ClusterLost │ farewell to the slots, exit
-    Ray                                 └────── 60 s ──────────────────────────────────────┴▶ ends every process of the cluster, this one too
+    Ray                               └─────── 60 s ──────────────────────────────────────┴▶ ends every process of the cluster, this one too
 
 A question to a head that is gone is not answered, and does not fail either: so it is asked in a thread of its own. What goes on between
 this process and the slots needs no head, and a head that comes back in time (Ray's fault tolerance) is not missed at all.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -29,21 +29,29 @@ SHARE = 1 / 3  # the rest is for the end: slots, tracking, and Ray's own leave, 
 CLOSED = "closed channel"  # of gRPC, while Ray's client looks for its server
 LAST_CHANCE_S = 2.0  # for an answer, should this process have been stopped as a whole
 
+Nodes = Sequence[Mapping[str, Any]]
+
 
 class Head:
-    """Asked from the moment it is made. ``patience_s``: without an answer, before it is taken for lost."""
+    """Asked from the moment it is made.
 
-    def __init__(self, patience_s: float | None = None) -> None:
-        self.patience_s = _patience_s() if patience_s is None else patience_s
+    Args:
+        ask: :func:`ray.nodes`.
+        patience_s: without an answer, before it is taken for lost; None: a share of Ray's.
+    """
+
+    def __init__(self, ask: Callable[[], Nodes], patience_s: float | None = None) -> None:
+        self._question, self._patience_s = ask, rays_patience_s() * SHARE if patience_s is None else patience_s
         self._news = threading.Condition()
-        self._nodes: Sequence[Mapping[str, Any]] | None = None
+        self._nodes: Nodes | None = None
         self._heard_s = time.monotonic()
+        self._lost = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._ask, name="head", daemon=True)
         self._thread.start()
 
-    def nodes(self) -> Sequence[Mapping[str, Any]]:
-        """What :func:`ray.nodes` said last.
+    def nodes(self) -> Nodes:
+        """What it answered last; waits for the first time.
 
         Raises:
             ClusterLost
@@ -55,17 +63,18 @@ class Head:
             return self._nodes
 
     @property
-    def silent(self) -> bool:
-        return time.monotonic() - self._heard_s > self.patience_s
+    def gone(self) -> bool:
+        """Nothing has been heard of it for too long, or the way to it is cut. As it was when :meth:`close` was called."""
+        return self._lost or (not self._closing.is_set() and self._silent())
 
     def check(self) -> None:
         """Raises:
-        ClusterLost: nothing has been heard of it for too long.
+        ClusterLost: it is gone.
         """
-        if self.silent:
+        if self._silent():
             with self._news:
-                if not self._news.wait_for(lambda: not self.silent, LAST_CHANCE_S):
-                    raise _lost(f"nothing was heard of it for {time.monotonic() - self._heard_s:.0f} s")
+                if not self._news.wait_for(lambda: not self._silent(), LAST_CHANCE_S):
+                    raise self._missed(f"nothing was heard of it for {time.monotonic() - self._heard_s:.0f} s")
 
     @contextmanager
     def told(self) -> Iterator[None]:
@@ -81,35 +90,38 @@ class Head:
         except (ConnectionError, ValueError) as error:
             if isinstance(error, RayError) or (isinstance(error, ValueError) and CLOSED not in str(error)):
                 raise
-            raise _lost(first_line(error)) from error
+            raise self._missed(first_line(error)) from error
 
     def close(self) -> None:
         """No further question. Before Ray is left: it would be asked in vain."""
+        self._lost = self.gone
         self._closing.set()
-        if not self.silent:
+        if not self._lost:
             self._thread.join(LAST_CHANCE_S)
 
-    def _ask(self) -> None:
-        import ray
+    def _silent(self) -> bool:
+        return time.monotonic() - self._heard_s > self._patience_s
 
+    def _missed(self, why: str) -> ClusterLost:
+        self._lost = True
+        return ClusterLost(
+            f"the head of the Ray cluster is gone ({why}); everything measured so far is saved", where="executor.ray",
+            remedy="the same command carries on from here as soon as there is a cluster at this address",
+        )  # fmt: skip
+
+    def _ask(self) -> None:
         while not self._closing.is_set():
             with suppress(Exception):  # of all kinds: it counts as no answer
-                nodes = ray.nodes()
+                nodes = self._question()
                 with self._news:
                     self._nodes, self._heard_s = nodes, time.monotonic()
                     self._news.notify_all()
             self._closing.wait(ASK_S)
 
 
-def _lost(why: str) -> ClusterLost:
-    return ClusterLost(
-        f"the head of the Ray cluster is gone ({why}); everything measured so far is saved", where="executor.ray",
-        remedy="the same command carries on from here as soon as there is a cluster at this address",
-    )  # fmt: skip
-
-
-def _patience_s() -> float:
+def rays_patience_s() -> float:
+    """How long Ray's processes go on without a head."""
     try:
-        return SHARE * float(os.environ.get(RAYS_PATIENCE, RAYS_PATIENCE_S))
+        return float(os.environ.get(RAYS_PATIENCE, RAYS_PATIENCE_S))
     except ValueError:
-        return SHARE * RAYS_PATIENCE_S
+        return RAYS_PATIENCE_S

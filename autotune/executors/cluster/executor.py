@@ -286,13 +286,14 @@ class RayExecutor(Executor):
         self._warn(f"slot {place.name} is left out: {why}")
 
     def _no_slot(self) -> InputError | ClusterLost:
+        found = "; ".join(f"{place.name}: {why}" for place, why in self._out.items())
         if self._used:
             return ClusterLost(
-                f"no slot of the cluster is left, and none has come for {PATIENCE_S:.0f} s; everything measured so far is saved", where="executor.ray",
+                f"no slot of the cluster is left, and none has come for {PATIENCE_S:.0f} s{f' ({found})' if found else ''}; everything measured so far "
+                "is saved", where="executor.ray",
                 remedy="the same command carries on from here as soon as there is one; `ray status` lists what the nodes have",
             )  # fmt: skip
         if self._out:
-            found = "; ".join(f"{place.name}: {why}" for place, why in self._out.items())
             return InputError(f"no slot of the cluster can be used: {found}", where="executor.ray", expected="at least one")
         if self._starting:
             names = ", ".join(place.name for place in self._starting)

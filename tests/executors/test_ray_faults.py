@@ -155,7 +155,8 @@ def test_the_head_is_gone_and_the_same_command_carries_on_with_the_next_one(thro
     try:
         mortal.only(2)
         address = f"ray://127.0.0.1:{mortal.client_port}" if through_client else mortal.address
-        folder = make_job(tmp_path / "job", f"address: '{address}'", words="--block-s 0.4 --leave-behind", trials=TRIALS).parent
+        words = "--block-s 0.4 --run-s 3 --leave-behind"  # a run that is soon done ends without a head, and never misses it
+        folder = make_job(tmp_path / "job", f"address: '{address}'", words=words, trials=TRIALS).parent
         before, slots = run_until_its_head_is_gone(folder, mortal)
         assert left_behind(slots, 90.0) == []
     finally:

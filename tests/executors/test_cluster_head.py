@@ -111,3 +111,14 @@ def test_patience_is_a_share_of_rays_own(monkeypatch: pytest.MonkeyPatch) -> Non
         assert module.rays_patience_s() == patience_s
     monkeypatch.delenv(module.RAYS_PATIENCE)
     assert module.rays_patience_s() == 60.0
+
+
+def test_what_it_says_is_of_now(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has just lost a node must not be told that it is there."""
+    monkeypatch.setattr(module, "ASK_S", 600.0)
+    there = ["a", "b"]
+    head = Head(lambda: [{"NodeID": name} for name in there], PATIENCE_S)
+    assert len(head.nodes()) == 2
+    there.remove("a")
+    assert head.nodes() == [{"NodeID": "b"}]
+    head.close()

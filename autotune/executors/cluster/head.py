@@ -22,7 +22,8 @@ from typing import Any
 from autotune.errors import ClusterLost
 from autotune.executors.cluster.relay import first_line
 
-ASK_S = 2.0  # between two questions
+ASK_S = 2.0  # between two questions, if nobody wants to know before
+FRESH_S = 1.0  # who wants to know waits so long for the answer
 RAYS_PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"  # Ray's own setting, of which ours is a share
 RAYS_PATIENCE_S = 60.0
 SHARE = 1 / 3  # the rest is for the end: slots, tracking, and Ray's own leave, which takes up to 25 s without a head
@@ -44,19 +45,22 @@ class Head:
         self._question, self._patience_s = ask, rays_patience_s() * SHARE if patience_s is None else patience_s
         self._news = threading.Condition()
         self._nodes: Nodes | None = None
-        self._heard_s = time.monotonic()
+        self._heard_s = self._asked_s = time.monotonic()  # the latter: the question that was answered last
         self._lost = False
-        self._closing = threading.Event()
+        self._wanted, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._ask, name="head", daemon=True)
         self._thread.start()
 
     def nodes(self) -> Nodes:
-        """What it answered last; waits for the first time.
+        """What it answers now; if it does not, what it answered last.
 
         Raises:
             ClusterLost
         """
+        now = time.monotonic()
+        self._wanted.set()
         with self._news:
+            self._news.wait_for(lambda: self._asked_s > now, FRESH_S)
             while self._nodes is None:
                 self._news.wait(0.2)
                 self.check()
@@ -96,6 +100,7 @@ class Head:
         """No further question. Before Ray is left: it would be asked in vain."""
         self._lost = self.gone
         self._closing.set()
+        self._wanted.set()
         if not self._lost:
             self._thread.join(LAST_CHANCE_S)
 
@@ -111,12 +116,14 @@ class Head:
 
     def _ask(self) -> None:
         while not self._closing.is_set():
+            self._wanted.clear()
+            asked_s = time.monotonic()
             with suppress(Exception):  # of all kinds: it counts as no answer
                 nodes = self._question()
                 with self._news:
-                    self._nodes, self._heard_s = nodes, time.monotonic()
+                    self._nodes, self._asked_s, self._heard_s = nodes, asked_s, time.monotonic()
                     self._news.notify_all()
-            self._closing.wait(ASK_S)
+            self._wanted.wait(ASK_S)
 
 
 def rays_patience_s() -> float:

@@ -57,7 +57,7 @@ class Slow(Dataset):
         return 1600
 
     def __getitem__(self, index):
-        time.sleep(0.002)
+        time.sleep(0.004)
         x = torch.randn(16, generator=torch.Generator().manual_seed(index))
         return x, x.sum() * 0.5
 
@@ -73,7 +73,7 @@ if __name__ == "__main__":
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        time.sleep(0.016)
+        time.sleep(0.03)
 """
 PROVEN = """\
 name: spread

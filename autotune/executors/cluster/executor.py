@@ -202,6 +202,8 @@ class RayExecutor(Executor):
                 self._starts[place] = 0 if slot.finished else self._starts[place]
                 slot.gone = True
                 del self._slots[place]
+        for place in [place for place in self._starting if place not in there]:  # it would wait for a node that is gone, and hold its others
+            self._starting.pop(place).actors.end()
         wanted = self._options.get("slots")
         most = wanted if isinstance(wanted, int) else len(there)
         for place in there:

@@ -30,9 +30,7 @@ from faulty_runs import (
     trials_of,
 )
 
-# Seconds between two kills: of the tuner long enough for a piece of work now and then, of the others for a whole one after a kill, as
-# a piece that is killed twice in a row is given up.
-BETWEEN_S = {"tuner": (0.5, 12.0), "job": (8.0, 20.0), "rank": (16.0, 32.0), "worker": (8.0, 20.0)}
+BETWEEN_S = (0.5, 12.0)
 WHOM: dict[str, Callable] = {"tuner": the_tuner, "job": the_job, "rank": one_rank, "worker": a_worker}
 TORCHRUN = "torchrun --standalone --nproc-per-node 2 mine.py"
 DISTRIBUTED = "torch.distributed.init_process_group('gloo')"
@@ -45,7 +43,7 @@ KILLS, ROUNDS = 10, 3  # 30 moments of each
 def test_killed_again_and_again_it_ends_with_the_planted_verdict(whom: str, seed: int, tmp_path: Path) -> None:
     ranks = whom == "rank"
     job = faulty_job(tmp_path / "job", DISTRIBUTED if ranks else "pass", text=PROVEN, command=TORCHRUN if ranks else "python mine.py")
-    killer = Killer(WHOM[whom], random.Random(f"{whom} {seed}"), BETWEEN_S[whom], KILLS)
+    killer = Killer(WHOM[whom], random.Random(f"{whom} {seed}"), BETWEEN_S, KILLS, paced=whom != "tuner")
     codes = killed_and_resumed(job, killer, timeout_s=1400)
     assert killer.done, "somebody was killed"
     assert set(codes[:-1]) <= ({-9} if whom == "tuner" else {3}), "ended by the kill, or told that the unchanged job was killed"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from ray_nodes import Nodes
+from simulated_nodes import Nodes
 
 
 @pytest.fixture(scope="module")

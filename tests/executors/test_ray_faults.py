@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from ray_nodes import Nodes
 from ray_runs import bench_on, guarded, left_behind, make_job, meanwhile, pids_in, wait_until
+from simulated_nodes import Nodes
 
 from autotune.job.configs import key_of
 from autotune.results import Trial

@@ -4,6 +4,7 @@
     ├── InputError          2   job.yaml, flags, paths, tracking URI: what, where, expected, what to do
     ├── BaselineError       3   the job itself fails before anything was changed
     ├── HookError           4   the agent cannot get into the job, or sees no optimizer step
+    ├── ClusterLost         5   the cluster went away in the middle of a run: saved, rerun to resume
     └── Interrupted       130   Ctrl-C or SIGTERM: saved, rerun to resume
 
 Exit code 0 is a finished run, whatever its verdict; 1 is a defect of ours.
@@ -48,6 +49,10 @@ class BaselineError(AutotuneError):
 
 class HookError(AutotuneError):
     exit_code = 4
+
+
+class ClusterLost(AutotuneError):
+    exit_code = 5
 
 
 class Interrupted(AutotuneError):

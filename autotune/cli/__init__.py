@@ -1,8 +1,9 @@
 """The command line. One file a command; :func:`main` is the only place that prints errors.
 
-0  done                      3  the job fails as it is (baseline)
-1  a defect of autotune      4  the agent cannot get into the job
+0  done                      4  the agent cannot get into the job
+1  a defect of autotune      5  the cluster went away; rerun to resume
 2  wrong input             130  interrupted; rerun to resume
+3  the job fails as it is (baseline)
 """
 
 from __future__ import annotations

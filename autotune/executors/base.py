@@ -103,7 +103,7 @@ class Executor(ABC):
         come and go. None: there is one place only, this executor.
 
         Raises:
-            InputError: none is there any more, and none has come in a long time.
+            ClusterLost: none is there any more, and none has come in a long time.
         """
         return None
 

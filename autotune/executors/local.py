@@ -96,7 +96,7 @@ class LocalExecutor(Executor):
             raise
 
     def open_live(self, process_config: Config) -> LiveSession:
-        session = self._session("live", process_config, SessionConfig("live", "", loader_key=self.loader_key), seed=0)
+        session = self.new_session("live", process_config, SessionConfig("live", "", loader_key=self.loader_key), seed=0)
         try:
             session.start()
             self.last_hello = session.wait_hello()
@@ -126,7 +126,7 @@ class LocalExecutor(Executor):
             watch_steps=0 if request.stacks or request.capture is not None else SessionConfig.watch_steps,
         )
         process_config = process_part(request.config, self.spec.search_space)
-        session = self._session(request.label or config.mode, process_config, config, request.seed, request.capture)
+        session = self.new_session(request.label or config.mode, process_config, config, request.seed, request.capture)
         try:
             session.start()
             self.last_hello = session.wait_hello()
@@ -185,9 +185,15 @@ class LocalExecutor(Executor):
         path = session.paths.report(capture.suffix)
         return str(path) if path.exists() else ""
 
-    def _session(
+    def new_session(
         self, label: str, process_config: Config, config: SessionConfig, seed: int, capture: Capture | None = None
     ) -> Session:
+        """A session of the job that is not started yet, in a directory of its own. Whoever asked for it ends it (:func:`finish`); :meth:`close` does, too.
+
+        Raises:
+            SessionFailed: ``process_config`` cannot be set here.
+            InputError: what an earlier session changed could not be put back.
+        """
         for earlier in self._open:
             require_restored(earlier.outcome)
         argv, overrides = self._with_process_knobs(process_config)

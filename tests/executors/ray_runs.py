@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -101,9 +101,12 @@ def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
 
 def guarded() -> set[int]:
     """The slots' processes there are now."""
-    lines = (Path(f"/proc/{pid}/cmdline") for pid in processes.all_pids())
-    found = (re.search(re.escape(guard.PREFIX) + r"\d+-(\d+)-", line.read_text(errors="replace")) for line in lines if line.exists())
-    return {int(match[1]) for match in found if match}
+    found = set()
+    for pid in processes.all_pids():
+        with suppress(OSError):  # it ends while we look
+            match = re.search(re.escape(guard.PREFIX) + r"\d+-(\d+)-", Path(f"/proc/{pid}/cmdline").read_text(errors="replace"))
+            found |= {int(match[1])} if match else set()
+    return found
 
 
 def processes_of(executor: RayExecutor) -> set[int]:
@@ -116,10 +119,10 @@ def pids_in(environment: Mapping[str, Any]) -> set[int]:
     return {pid for slot in environment["executor"]["slots"].values() for pid in slot["pids"]}
 
 
-def left_behind(pids: set[int]) -> list[str]:
+def left_behind(pids: set[int], patience_s: float = 25.0) -> list[str]:
     """What is left of slots in processes ``pids``, after a moment's patience: processes, directories, sockets, shared memory."""
     assert pids
-    deadline = time.monotonic() + 25.0
+    deadline = time.monotonic() + patience_s
     while (found := [*_processes(pids), *_files(pids)]) and time.monotonic() < deadline:
         time.sleep(0.1)
     return found

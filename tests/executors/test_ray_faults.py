@@ -6,10 +6,12 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from ray_runs import bench_on, guarded, left_behind, make_job, meanwhile, pids_in, wait_until
+from simulated_nodes import Nodes
 
 from autotune.job.configs import key_of
 from autotune.results import Trial
@@ -20,6 +22,7 @@ from autotune.stages.search import search
 
 pytestmark = [pytest.mark.ray, pytest.mark.faults]
 TRIALS = 8
+RUN = Path("autotune-runs") / "played"
 
 
 def in_flight(bench: Bench, done: int = 1) -> bool:
@@ -109,29 +112,82 @@ def test_the_node_is_gone_in_mid_observation_and_the_next_one_comes(nodes, tmp_p
 def test_the_tuner_is_ended_and_the_same_command_carries_on(number: int, nodes, tmp_path: Path) -> None:
     nodes.only(2)
     folder = job(tmp_path, nodes, "--block-s 0.2 --leave-behind").parent
-    journal = folder / "autotune-runs" / "played" / "journal.jsonl"
-
-    def trials() -> list[dict]:
-        lines = journal.read_text().splitlines() if journal.exists() else []
-        return [entry["data"] for entry in map(json.loads, lines) if entry["kind"] == "trial"]
-
     first = subprocess.Popen(["autotune", "run", "job.yaml", "--quiet"], cwd=folder, stderr=subprocess.PIPE, text=True)
     try:
-        wait_until(lambda: len(trials()) >= 2 or first.poll() is not None)
-        before, slots = trials(), guarded()
+        wait_until(lambda: len(trials_in(folder)) >= 2 or first.poll() is not None)
+        before, slots = trials_in(folder), guarded()
         assert len(slots) == 2
         first.send_signal(number)
         _, said = first.communicate(timeout=60)
     finally:
         first.kill()
     assert first.returncode == (-number if number == signal.SIGKILL else 130), said
+    slots |= carried_on(folder, before)
+    assert left_behind(slots) == []
+
+
+def trials_in(folder: Path) -> list[dict]:
+    """Those in the journal, every line of which is whole."""
+    journal = folder / RUN / "journal.jsonl"
+    lines = journal.read_text().splitlines() if journal.exists() else []
+    return [entry["data"] for entry in map(json.loads, lines) if entry["kind"] == "trial"]
+
+
+def carried_on(folder: Path, before: list[dict]) -> set[int]:
+    """The same command ends with the verdict, and with every trial once, those ``before`` among them. Returns its slots' processes."""
     again = subprocess.run(["autotune", "run", "job.yaml", "--quiet"], cwd=folder, capture_output=True, text=True, timeout=120, check=False)
     assert again.returncode == 0, again.stderr
-    after = trials()
+    after = trials_in(folder)
     assert after[: len(before)] == before and len({key_of(t["config"]) for t in after}) == len(after) == TRIALS
-    result = json.loads((journal.parent / "result.json").read_text())
+    result = json.loads((folder / RUN / "result.json").read_text())
     assert result["verdict"] == "tuned" and len(result["trials"]) == TRIALS
-    assert left_behind(slots | pids_in(result["environment"])) == []
+    return pids_in(result["environment"])
+
+
+@pytest.mark.timeout(480)
+@pytest.mark.parametrize("through_client", [False, True])
+def test_the_head_is_gone_and_the_same_command_carries_on_with_the_next_one(through_client: bool, nodes, tmp_path: Path) -> None:
+    """Ray itself would end the tuner after a minute, with its exit code and its words."""
+    if through_client and not nodes.client_port:
+        pytest.skip("ray[client] is not installed")
+    nodes.only(0)
+    mortal = Nodes()
+    try:
+        mortal.only(2)
+        address = f"ray://127.0.0.1:{mortal.client_port}" if through_client else mortal.address
+        words = "--block-s 0.4 --run-s 3 --leave-behind"  # a run that is soon done ends without a head, and never misses it
+        folder = make_job(tmp_path / "job", f"address: '{address}'", words=words, trials=TRIALS).parent
+        before, slots = run_until_its_head_is_gone(folder, mortal)
+        assert left_behind(slots, 90.0) == []
+    finally:
+        mortal.cluster.shutdown()
+    heir = Nodes(int(mortal.address.rpartition(":")[2]), mortal.client_port)
+    try:
+        assert heir.address == mortal.address
+        heir.only(2)
+        slots = carried_on(folder, before)
+    finally:
+        heir.cluster.shutdown()
+    assert left_behind(slots) == []
+
+
+def run_until_its_head_is_gone(folder: Path, cluster) -> tuple[list[dict], set[int]]:
+    """What the run says and leaves; returns its finished trials and its slots' processes."""
+    run = subprocess.Popen(["autotune", "run", "job.yaml", "--quiet"], cwd=folder, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: len(trials_in(folder)) >= 2 or run.poll() is not None)
+        early, slots, began = trials_in(folder), guarded(), time.monotonic()
+        cluster.behead()
+        _, said = run.communicate(timeout=90)
+    finally:
+        run.kill()
+    assert run.returncode == 5, said
+    assert "the head of the Ray cluster is gone" in said and "is saved" in said and "same command carries on" in said
+    assert "Traceback" not in said and time.monotonic() - began < 60
+    trials = trials_in(folder)
+    assert len(slots) == 2 and trials[: len(early)] == early
+    assert not (folder / RUN / "result.json").exists()
+    return trials, slots
 
 
 def test_through_a_client_of_the_cluster(nodes, tmp_path: Path) -> None:

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from faulty_runs import SEARCHED, faulty_job, trials_of
 
-from autotune_trials.diagnose import kernel_oom_kills
+from autotune_trials import oom_kills
+from autotune_trials.oom_kills import OomKills
 
 SIZES = SEARCHED.replace("num_workers: [0, 1]", "batch_size: [8, 16, 32, 64, 128]").replace("trials: 1", "trials: 6")
 # 8 MiB a sample: 64 MiB at the job's own batch size, 1 GiB at the largest; and room for some of them above what the job has at its start.
@@ -75,15 +76,45 @@ def cgroup(tmp_path: Path) -> Iterator[Path]:
 def test_the_kernel_says_what_it_killed_for_want_of_memory(cgroup: Path, tmp_path: Path) -> None:
     """And not what somebody else killed."""
     (tmp_path / "limit").write_text(str(40 << 20))
-    before = kernel_oom_kills()
-    if before is None:
+    kills = OomKills()
+    if oom_kills.on_machine() is None:
         pytest.skip("this kernel does not count")
-    greedy = f"import os\nopen({str(cgroup / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\nbytearray(400 << 20)"
-    assert subprocess.run([sys.executable, "-c", greedy], timeout=60).returncode == -signal.SIGKILL
-    counted = kernel_oom_kills()
-    assert counted is not None and counted > before
+    assert greedy_one(cgroup, lambda pid: None) == -signal.SIGKILL
+    counted = kills.since()
+    assert counted is not None and counted > 0
     assert subprocess.run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], timeout=60).returncode == -signal.SIGKILL
-    assert kernel_oom_kills() == counted
+    assert kills.since() == counted
+
+
+def test_a_neighbour_s_kill_is_not_taken_for_ours(cgroup: Path, tmp_path: Path) -> None:
+    """Each cgroup has a count of its own."""
+    if oom_kills.counter_of(os.getpid()) is None:
+        pytest.skip("the memory cgroup of this process does not count, or cannot be seen")
+    (tmp_path / "limit").write_text(str(40 << 20))
+    ours, theirs, both = OomKills(), OomKills(), OomKills()
+    ours.watch(os.getpid())
+
+    def watch(pid: int) -> None:
+        theirs.watch(pid)
+        both.watch(pid)
+        both.watch(os.getpid())
+
+    before = oom_kills.on_machine()
+    assert greedy_one(cgroup, watch) == -signal.SIGKILL
+    assert (ours.since(), theirs.since(), both.since()) == (0, 1, 1)
+    assert oom_kills.on_machine() != before
+
+
+def greedy_one(cgroup: Path, watch: Callable[[int], None]) -> int:
+    """How a process of ``cgroup`` ends that takes more memory than there is; ``watch`` is told of it when it is in there."""
+    code = f"import os, sys\nopen({str(cgroup / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\nprint(flush=True)\ninput()\nbytearray(400 << 20)"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdout.readline()
+        watch(process.pid)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        return process.wait(60)
 
 
 @pytest.mark.faults

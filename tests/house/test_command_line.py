@@ -110,7 +110,7 @@ def _tree() -> list[type[autotune.errors.AutotuneError]]:
 
 def test_exit_codes_are_unique_and_documented() -> None:
     codes = {cls.__name__: cls.exit_code for cls in _tree()}
-    assert codes == {"AutotuneError": 1, "InputError": 2, "BaselineError": 3, "HookError": 4, "Interrupted": 130}
+    assert codes == {"AutotuneError": 1, "InputError": 2, "BaselineError": 3, "HookError": 4, "ClusterLost": 5, "Interrupted": 130}
     for text in (autotune.errors.__doc__ or "", inspect.getdoc(autotune.cli) or ""):
         assert all(str(code) in text for code in codes.values())
 

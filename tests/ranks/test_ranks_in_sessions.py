@@ -11,7 +11,7 @@ import pytest
 from ddp_job import built, log, steps_of, total_samples
 
 from autotune_spaces.knobs import get
-from autotune_trials.diagnose import kernel_oom_kills
+from autotune_trials import oom_kills
 from autotune_trials.protocol import Block, KnobChoice, SessionConfig
 from autotune_trials.session import Session, SessionFailed
 
@@ -135,7 +135,7 @@ def test_a_restart_that_nobody_announced_ends_the_session_too(start: Start) -> N
     fault = "if n == 1 and rank == 1 and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': os.kill(os.getpid(), 9)"
     session = start(job={"before": fault}, options=("--max-restarts", "3"))
     failure, _ = failure_of(session.wait_hello)
-    assert failure.kind == ("oom" if kernel_oom_kills() is None else "killed"), failure  # not by us
+    assert failure.kind == ("oom" if oom_kills.on_machine() is None else "killed"), failure  # not by us
 
 
 @pytest.mark.slow

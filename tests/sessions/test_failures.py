@@ -6,11 +6,12 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from session_waits import wait_for
 
-from autotune_trials import diagnose
+from autotune_trials import diagnose, oom_kills
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol import Block
 from autotune_trials.session import SessionFailed
@@ -77,7 +78,9 @@ def test_out_of_memory(make_session, line):
     assert failure.kind == "oom", failure
 
 
-@pytest.mark.parametrize(("oom_kills", "kind"), [(0, "killed"), (1, "oom"), (None, "oom")])
+@pytest.mark.parametrize(
+    ("machine", "cgroup", "kind"), [(0, 0, "killed"), (1, 1, "oom"), (1, 0, "killed"), (1, None, "oom"), (0, None, "killed"), (None, None, "oom")]
+)
 @pytest.mark.parametrize(
     "line",
     [
@@ -86,10 +89,13 @@ def test_out_of_memory(make_session, line):
         "sys.stderr.write('  exitcode: -9 (pid: 12)\\n'); sys.exit(1)",
     ],
 )
-def test_killed_by_the_kernel_for_want_of_memory_or_by_somebody_else(make_session, monkeypatch, line, oom_kills, kind):
-    """Only the kernel's own count tells the two apart; where it does not count, memory is the likelier cause."""
-    counts = iter([7, None if oom_kills is None else 7 + oom_kills])
-    monkeypatch.setattr(diagnose, "kernel_oom_kills", lambda: next(counts))
+def test_killed_by_the_kernel_for_want_of_memory_or_by_somebody_else(make_session, monkeypatch, line, machine, cgroup, kind):
+    """Only the kernel's own counts tell the two apart, that of the job's cgroup before that of the machine; without any, memory is the likelier cause."""
+    before_and_after = {
+        Path("/proc/vmstat"): [7, None if machine is None else 7 + machine], Path("memory.events"): [3, None if cgroup is None else 3 + cgroup],
+    }  # fmt: skip
+    monkeypatch.setattr(oom_kills, "counter_of", lambda pid: Path("memory.events") if cgroup is not None else None)
+    monkeypatch.setattr(oom_kills, "read", lambda counter: before_and_after[counter].pop(0) if before_and_after[counter][1:] else before_and_after[counter][0])
     failure = failure_of(make_session(f"import sys\nfrom fake_agent import Agent\nagent = Agent()\nagent.plan()\n{line}\n"))
     assert failure.kind == kind, failure
 
@@ -284,7 +290,6 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError: train.py FAIL
 """
     lines = diagnose.last_traceback(text)
     assert lines[-1] == "ValueError: bad batch"
-    from pathlib import Path
 
     assert diagnose.user_line(lines, Path("/home/u")) == "train.py:7"
 

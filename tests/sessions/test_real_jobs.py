@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from session_waits import wait_for
 
-from autotune_trials import marks, processes
-from autotune_trials.diagnose import kernel_oom_kills
+from autotune_trials import marks, oom_kills, processes
 from autotune_trials.protocol import Block, KnobChoice, SessionConfig
 from autotune_trials.session import SessionFailed
 
@@ -163,7 +162,7 @@ def test_a_killed_rank_ends_a_distributed_session(make_session, tmp_path):
     processes.send({hello.pid}, 9)
     begin = time.monotonic()
     failure = failure_of(session.run_plan, [Block("c", (), 5)])
-    assert failure.kind == ("oom" if kernel_oom_kills() is None else "killed")  # SIGKILL that nobody of ours sent
+    assert failure.kind == ("oom" if oom_kills.on_machine() is None else "killed")  # SIGKILL that nobody of ours sent
     assert time.monotonic() - begin < 20
     session.close()
     wait_for(lambda: not marks.marked(session.mark), 3.0)

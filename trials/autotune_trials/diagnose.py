@@ -136,18 +136,6 @@ def crumbs_of(paths: SessionPaths) -> dict[str, set[int]]:
     return found
 
 
-def kernel_oom_kills() -> int | None:
-    """Processes this machine's kernel has killed for want of memory since it started, those at a cgroup's limit among them.
-
-    None where it does not say (before Linux 4.13, or no Linux). Source: Documentation/admin-guide/cgroup-v2.rst, ``mm/oom_kill.c``.
-    """
-    try:
-        with open("/proc/vmstat", encoding="ascii") as file:
-            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), None)
-    except (OSError, ValueError):
-        return None
-
-
 # ------------------------------------------------------------------------------------------------- judging
 
 

@@ -47,10 +47,11 @@ class Outpost(Session):
         with self._turning:
             if self.closed or self._closing:
                 return None
-            if not self._board.inbox:
-                self._board.turn(patience_s)
-            messages = [(self._number(connection), _from_elsewhere(message)) for connection, message in self._board.inbox]
-            self._board.inbox.clear()
+            if not self.board.inbox:
+                self.board.turn(patience_s)
+            messages = [(self._number(connection), _from_elsewhere(message)) for connection, message in self.board.inbox]
+            self._note_training()
+            self.board.inbox.clear()
             for connection in [c for c in self._numbers if not c.open]:
                 messages.append((self._numbers.pop(connection), None))
             return Heard(messages, None if messages else self._ended())
@@ -74,6 +75,11 @@ class Outpost(Session):
         with self._turning:
             super().close()
 
+    def _note_training(self) -> None:
+        for _, message in self.board.inbox:
+            if isinstance(message, Hello):
+                self.postmortem.trains(message.pid)
+
     def _number(self, connection: Connection) -> int:
         if connection not in self._numbers:
             self._numbers[connection] = next(self._count)
@@ -85,7 +91,7 @@ class Outpost(Session):
         status = self.command.exit_status
         if status is None:
             return None
-        return self._postmortem.after_exit(status, "the measurement was done")
+        return self.postmortem.after_exit(status, "the measurement was done")
 
 
 def _from_elsewhere(message: Any) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from autotune_trials import diagnose, ranks, standstill
+from autotune_trials import diagnose, marks, ranks, standstill
 from autotune_trials.failures import SessionFailed
 from autotune_trials.masking import Masks
+from autotune_trials.oom_kills import OomKills
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol import Fault, JobError
 
@@ -20,15 +21,24 @@ class Postmortem:
         mark: of the session's processes.
     """
 
+    _oom_kills: OomKills  # once it has begun
+
     def __init__(self, argv: Sequence[str], workdir: Path, paths: SessionPaths, mark: str, masks: Masks) -> None:
         self._argv, self._workdir, self._paths, self._mark, self._masks = argv, workdir, paths, mark, masks
-        self._oom_kills_before: int | None = None
+        self.lost_machine: Callable[[], str] = lambda: ""  # where ranks run elsewhere: why one of their machines is lost; "": none is
 
     def begin(self) -> None:
         """The command is about to start."""
-        self._oom_kills_before = diagnose.kernel_oom_kills()
+        self._oom_kills = OomKills()
+
+    def trains(self, pid: int) -> None:
+        """``pid`` trains, it says; which may be its number on another machine, or in a container."""
+        if marks.mark_of(pid) == self._mark:
+            self._oom_kills.watch(pid)
 
     def failure(self, kind: str, detail: str, *, log_tail: str = "", where: str = "") -> SessionFailed:
+        if gone := self.lost_machine():  # which the ranks of others feel first, in many ways
+            kind, detail, log_tail, where = "lost", gone, "", ""
         masked = self._masks.text
         return SessionFailed(kind, masked(detail), log_tail=masked(log_tail), where=masked(where), directory=str(self._paths.root))
 
@@ -37,7 +47,7 @@ class Postmortem:
         return self.found(self.after_exit(status, until))
 
     def after_exit(self, status: int, until: str) -> diagnose.Diagnosis:
-        return diagnose.of_exit(status, self._argv, self._workdir, self._paths, until, self._oom_kills())
+        return diagnose.of_exit(status, self._argv, self._workdir, self._paths, until, self._oom_kills.since())
 
     def of_watcher(self, lost: str) -> SessionFailed:
         """The warden is gone; ``lost``: why."""
@@ -51,7 +61,7 @@ class Postmortem:
 
     def of_silent_rank(self, rank: int, alive: bool, until: str) -> SessionFailed:
         """A training process has hung up before ``until``, while the command goes on. ``alive``: the process is there all the same."""
-        found = diagnose.of_logs(self._workdir, self._paths, f"the training process (rank {rank}) ended", self._oom_kills())
+        found = diagnose.of_logs(self._workdir, self._paths, f"the training process (rank {rank}) ended", self._oom_kills.since())
         if found.kind in ("oom", "killed") or diagnose.last_traceback(diagnose.read_tail(self._paths.stderr)):
             return self.found(found)
         if alive:
@@ -64,10 +74,10 @@ class Postmortem:
         cause = ranks.first_cause(errors)
         if cause is None or cause.kind == "restart":
             happened = cause.text if cause is not None else f"rank {errors[0].rank} lost its connection to another one"
-            return self.found(diagnose.of_logs(self._workdir, self._paths, happened, self._oom_kills()))
+            return self.found(diagnose.of_logs(self._workdir, self._paths, happened, self._oom_kills.since()))
         lines, kind = cause.text.strip().splitlines(), cause.kind
         if kind == "crash" and diagnose.KILLED.search(cause.text):  # a DataLoader worker of that rank
-            kind = "killed" if self._oom_kills() == 0 else "oom"
+            kind = "killed" if self._oom_kills.since() == 0 else "oom"
         return self.failure(
             kind, f"rank {cause.rank}: {ranks.last_line(cause.text)[:500]}",
             log_tail="\n".join(lines[-diagnose.TAIL_LINES :]), where=diagnose.user_line(lines, self._workdir),
@@ -94,11 +104,6 @@ class Postmortem:
             "hang", f"{what}; the stacks of its threads are in {self._paths.root}/stacks-*.txt",
             log_tail=standstill.stacks_in_words(stacks, diagnose.TAIL_LINES) or diagnose.log_tail(self._paths), where=where,
         )  # fmt: skip
-
-    def _oom_kills(self) -> int | None:
-        """How often the kernel has killed for want of memory since the start; None: not known."""
-        now = diagnose.kernel_oom_kills()
-        return None if now is None or self._oom_kills_before is None else now - self._oom_kills_before
 
     def found(self, found: diagnose.Diagnosis) -> SessionFailed:
         return self.failure(found.kind, found.detail, log_tail=found.log_tail, where=found.where)

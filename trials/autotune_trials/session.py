@@ -79,6 +79,9 @@ class Session:
         own: directories that are the tuner's.
         secrets: texts that are masked in the logs and in all that the job says.
         hang_timeout_s: no word for this long, beside what a block may take, is a hang.
+
+    What a session that runs in part on other machines builds on (autotune/executors/cluster/spread.py): ``board``, where its ranks call and
+    what they have said; ``postmortem``, why it failed; :meth:`check_alive`.
     """
 
     def __init__(
@@ -97,15 +100,15 @@ class Session:
         self.places = None if keep is None else places(self.workdir, [self.paths.root, *own], self.env, keep)
         self.outcome: Outcome | None = None  # of putting back what the job wrote, once the session has ended
         self._startup_timeout_s, self._hang_timeout_s, self._grace_s = startup_timeout_s, hang_timeout_s, grace_s
-        self._board = Switchboard(self._masks)
-        self._postmortem = Postmortem(self.argv, self.workdir, self.paths, self.mark, self._masks)
+        self.board = Switchboard(self._masks)
+        self.postmortem = Postmortem(self.argv, self.workdir, self.paths, self.mark, self._masks)
         self._ranks: dict[int, Connection] = {}
         self._plans = 0
         self._progress_seen = self._closed = False
         self._backward_seen_s: float | None = None
         self.command = WatchedCommand(
             self.argv, self.workdir, self.env, self.paths, self.mark,
-            grace_s=grace_s, selector=self._board.selector, on_exit=self._board.drain, secrets=self._masks.secrets,
+            grace_s=grace_s, selector=self.board.selector, on_exit=self.board.drain, secrets=self._masks.secrets,
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------- start
@@ -121,20 +124,20 @@ class Session:
             for folder in (self.paths.root, self.paths.crumbs, self.paths.out):
                 folder.mkdir(parents=True, exist_ok=True)
             self._prepare_ledger()
-            self._board.listen(self.mark)
-            self.config = replace(self.config, directory=str(self.paths.root), socket=self._board.address)
+            self.board.listen(self.mark)
+            self.config = replace(self.config, directory=str(self.paths.root), socket=self.board.address)
             publish(self.paths.config, json.dumps(encode(self.config)))
             self._started_s = time.monotonic()
-            self._postmortem.begin()
-            self.command.start(self._board.folder)
+            self.postmortem.begin()
+            self.command.start(self.board.folder)
             while not (self.command.pid or self.command.error or self.command.lost):
-                self._board.turn(1.0)
+                self.board.turn(1.0)
                 if time.monotonic() - self._started_s > WARDEN_S:
-                    raise self._postmortem.failure("crash", f"the watching process of this session did not start within {WARDEN_S:.0f} s")
+                    raise self.postmortem.failure("crash", f"the watching process of this session did not start within {WARDEN_S:.0f} s")
             if self.command.error:
-                raise self._postmortem.failure("crash", f"the command cannot be started: {self.command.error}")
+                raise self.postmortem.failure("crash", f"the command cannot be started: {self.command.error}")
             if self.command.lost:
-                raise self._postmortem.failure("crash", self.command.lost)
+                raise self.postmortem.failure("crash", self.command.lost)
         except BaseException:  # also Ctrl-C: whoever wanted it has not got it, to close it
             self.close()
             raise
@@ -164,7 +167,7 @@ class Session:
             arrived = self._next(1.0, "its first iterations were done")
             if arrived is None:
                 if time.monotonic() > deadline or self._never_steps():
-                    raise self._postmortem.of_slow_start(time.monotonic() - self._started_s, self._pids(), self._world_size())
+                    raise self.postmortem.of_slow_start(time.monotonic() - self._started_s, self._pids(), self._world_size())
                 continue
             rank, message = arrived
             if isinstance(message, Hello):
@@ -172,16 +175,17 @@ class Session:
                 deadline = max(deadline, time.monotonic() + self._hang_timeout_s)  # the other ranks are not far
             else:
                 early.append(arrived)
-        self._board.inbox.extendleft(reversed(early))
+        self.board.inbox.extendleft(reversed(early))
         return self.hello
 
     def _welcome(self, rank: Connection, hello: Hello) -> None:
         known = self._ranks.get(hello.rank)
         if known is not None and not known.dead:
-            self._board.forget(rank)  # a second training process beside the first: its agent steps aside
+            self.board.forget(rank)  # a second training process beside the first: its agent steps aside
             return
         rank.hello = hello
         self._ranks[hello.rank] = rank
+        self.postmortem.trains(hello.pid)
 
     def run_plan(self, blocks: Sequence[Block]) -> list[BlockReport]:
         """Have all ranks run ``blocks``; reports come in that order, ranks merged (see :mod:`.merge`).
@@ -194,7 +198,7 @@ class Session:
         working = set(self._ranks)
         try:
             for rank in self._ranks.values():
-                self._board.send(rank, Plan(self._plans, tuple(blocks)))
+                self.board.send(rank, Plan(self._plans, tuple(blocks)))
             while working:
                 allowed_s = max((b.max_seconds for b in blocks if len(reports[b.id]) < len(self._ranks)), default=0.0)
                 message = self._await(allowed_s, "the measurement was done", stray=self._stray(reports))
@@ -234,7 +238,7 @@ class Session:
             if steps <= len(record.window.times_s):
                 break
             for rank in self._ranks.values():
-                self._board.send(rank, Extent(steps))
+                self.board.send(rank, Extent(steps))
             record = self._record_of_all()
         return record
 
@@ -250,7 +254,7 @@ class Session:
                 if len(paces) == len(self._ranks):
                     extent = ranks.common_extent(list(paces.values()), self.config)
                     for rank in self._ranks.values():
-                        self._board.send(rank, extent)
+                        self.board.send(rank, extent)
         return merge_records(records, self.hello.job.device)
 
     def end_job(self, patience_s: float) -> None:
@@ -263,7 +267,7 @@ class Session:
         began = time.monotonic()
         killed = False
         while self.command.exit_status is None and not self.command.lost and time.monotonic() < began + patience_s:
-            self._board.turn(0.2)
+            self.board.turn(0.2)
             if not killed and time.monotonic() > began + 5 * self._grace_s:
                 killed = True
                 processes.send({pid for pid in pids if marks.mark_of(pid) == self.mark}, signal.SIGKILL)
@@ -285,14 +289,14 @@ class Session:
             arrived = self._next(1.0, until)
             now = time.monotonic()
             if arrived is not None and isinstance(arrived[1], Hello):
-                self._board.forget(arrived[0])  # a process that came to train when all ranks were there: its agent steps aside
+                self.board.forget(arrived[0])  # a process that came to train when all ranks were there: its agent steps aside
             elif arrived is not None and isinstance(arrived[1], Progress):
                 last, self._progress_seen = now, True
             elif arrived is not None:
                 return arrived[1]
             elif now - last > limit_s:
                 if stray is not None:
-                    raise self._postmortem.failure("crash", f"rank {stray.rank} gave up what the other ranks went on with: {stray.error}")
+                    raise self.postmortem.failure("crash", f"rank {stray.rank} gave up what the other ranks went on with: {stray.error}")
                 if bounded or self._progress_seen or extensions >= MOST_EXTENSIONS:
                     raise self._hang(now - last)
                 used_s = self._cpu_s()
@@ -307,47 +311,52 @@ class Session:
             SessionFailed: nothing can come any more, or the agent reports a fault.
         """
         if self._closed:
-            raise self._postmortem.failure("ended", f"the session was closed before {until}")
-        if not self._board.inbox:
-            self._board.turn(timeout_s)
-        if self._board.inbox:
-            rank, message = self._board.inbox.popleft()
+            raise self.postmortem.failure("ended", f"the session was closed before {until}")
+        if not self.board.inbox:
+            self.board.turn(timeout_s)
+        if self.board.inbox:
+            rank, message = self.board.inbox.popleft()
             if isinstance(message, Fault):
-                raise self._postmortem.of_fault(message)
+                raise self.postmortem.of_fault(message)
             if isinstance(message, JobError):
                 raise self._of_ranks(message)
             return rank, message
         if self.command.lost:
-            raise self._postmortem.of_watcher(self.command.lost)
-        self._check_alive(until)
+            raise self.postmortem.of_watcher(self.command.lost)
+        self.check_alive(until)
         return None
 
-    def _check_alive(self, until: str) -> None:
+    def check_alive(self, until: str) -> None:
+        """Asked whenever there was nothing to hear.
+
+        Raises:
+            SessionFailed: nothing can come any more.
+        """
         dead = sorted(rank for rank, connection in self._ranks.items() if connection.dead)
         if self.command.exit_status is None and not dead:
             return
         if self.command.exit_status == 0 and self._ranks and not dead:
             return  # the command put the training in the background
         last_words = time.monotonic() + LAST_WORDS_S  # a launcher needs a moment to end after its ranks
-        while self.command.exit_status is None and not self._board.inbox and time.monotonic() < last_words:
-            self._board.turn(0.2)
-        if self._board.inbox:
+        while self.command.exit_status is None and not self.board.inbox and time.monotonic() < last_words:
+            self.board.turn(0.2)
+        if self.board.inbox:
             return
         if self.command.exit_status is not None:
-            raise self._postmortem.of_exit(self.command.exit_status, until)
+            raise self.postmortem.of_exit(self.command.exit_status, until)
         hello = self._ranks[dead[0]].hello
-        raise self._postmortem.of_silent_rank(dead[0], hello is not None and processes.alive(hello.pid), until)
+        raise self.postmortem.of_silent_rank(dead[0], hello is not None and processes.alive(hello.pid), until)
 
     def _of_ranks(self, first: JobError) -> SessionFailed:
         """Why a distributed job fails, from what its ranks say: the others wait for the one that failed, or die of its end."""
         errors, heard_s = [first], time.monotonic()
         while True:
-            self._board.turn(0.05)
-            errors += [message for _, message in self._board.inbox if isinstance(message, JobError)]
-            self._board.inbox.clear()
+            self.board.turn(0.05)
+            errors += [message for _, message in self.board.inbox if isinstance(message, JobError)]
+            self.board.inbox.clear()
             patience_s = LAST_WORDS_S if ranks.first_cause(errors) is None else OTHERS_S
             if time.monotonic() - heard_s > patience_s or self.command.exit_status is not None:
-                return self._postmortem.of_errors(errors)
+                return self.postmortem.of_errors(errors)
 
     def _never_steps(self) -> bool:
         """backward() has been called for long, and no optimizer ever stepped: waiting longer would not help."""
@@ -359,7 +368,7 @@ class Session:
         return time.monotonic() - self._backward_seen_s > 2 * self._hang_timeout_s
 
     def _hang(self, silent_s: float) -> SessionFailed:
-        return self._postmortem.hang(self._pids(), f"no sign of progress for {silent_s:.0f} s")
+        return self.postmortem.hang(self._pids(), f"no sign of progress for {silent_s:.0f} s")
 
     def _pids(self) -> dict[int, int]:
         """rank -> process, of those that train."""
@@ -382,12 +391,12 @@ class Session:
         self._closed, gone = True, False
         try:
             self.command.ask_to_stop()
-            self._board.hang_up()  # a job that handles TERM itself must get out of the agent's pause
-            self.command.wait_until_gone(self._board.turn)
+            self.board.hang_up()  # a job that handles TERM itself must get out of the agent's pause
+            self.command.wait_until_gone(self.board.turn)
             gone = True
         finally:
             self.command.close()
-            self._board.close()
+            self.board.close()
             if gone and self.paths.written.exists():  # interrupted while the job still writes: the warden does it, or the next run
                 uninterrupted(self._put_back)
             self._masks.file(self.paths.agent_log)

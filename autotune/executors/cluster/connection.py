@@ -14,7 +14,6 @@ from autotune.executors.cluster.workdir import runtime_environment, too_large
 from autotune.job.spec import JobSpec
 
 OBJECT_STORE_BYTES = 128 << 20  # of a cluster of our own: answers are small, and /dev/shm belongs to the job's workers
-
 KNOCK_S = 10.0
 
 
@@ -24,10 +23,10 @@ def connect(spec: JobSpec, run_dir: Path) -> None:
     Raises:
         InputError: it is not there, does not let us in, or the job's directory cannot be shipped.
     """
-    import ray
-
     address = str(spec.executor.options["address"])
     _require_client(address)
+    import ray
+
     environment = runtime_environment(spec.workdir, run_dir) if spec.executor.options["workdir"] == "ship" else {}
     _knock(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -46,7 +45,10 @@ def _require_client(address: str) -> None:
     """Raises:
     InputError: a cluster is to be reached from outside, and what that takes is not installed.
     """
-    if address.startswith("ray://") and importlib.util.find_spec("grpc") is None:
+    if not address.startswith("ray://"):
+        return
+    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # read at import: a client that has lost its server would become a driver, and wait for ever
+    if importlib.util.find_spec("grpc") is None:
         raise InputError(
             f"{address} is reached by Ray's client, which is not installed here", where="executor.ray.address", expected="the package grpcio",
             remedy="pip install 'ray[client]', or run this on a machine of the cluster with address: auto",

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from autotune import __version__
-from autotune.errors import InputError
+from autotune.errors import ClusterLost, InputError
 from autotune.executors.base import Executor, FixedRun, LiveSession, SessionFailed
 from autotune.executors.cluster import actors
 from autotune.executors.cluster.actors import Actors
 from autotune.executors.cluster.answers import SlotFacts
 from autotune.executors.cluster.connection import connect
-from autotune.executors.cluster.lane import Sessions, Slot
+from autotune.executors.cluster.head import Head
+from autotune.executors.cluster.lane import GOODBYE_S, Sessions, Slot
 from autotune.executors.cluster.likeness import largest_group, unlike
 from autotune.executors.cluster.places import Place, groups, places
 from autotune.executors.cluster.workdir import digest_of, enter_again, inside_shipped
@@ -32,6 +33,7 @@ from autotune_trials.protocol import Record
 
 LOOK_S = 2.0  # between two looks at the nodes
 GATHER_S = 10.0  # at the start: for nodes to come, and for others than the first, before it is settled which kind of machine is used
+HEADLESS_S = 8.0  # for slots to end by themselves when the head is gone: Ray will end us before long
 PATIENCE_S = 300.0  # without any slot, before the run is given up
 MOST_STARTS = 3  # of a slot's process in a row that end without a finished session
 MOST_LOST = 3  # slots in a row that one fixed run loses
@@ -60,6 +62,7 @@ class RayExecutor(Executor):
 
     Raises (besides what its methods say):
         InputError: no cluster, no slot, or nothing there that can be compared.
+        ClusterLost: its head is gone, or all slots are, in the middle of the run.
     """
 
     fails_over = True
@@ -80,6 +83,9 @@ class RayExecutor(Executor):
         self._looked_s = self._seen_s = time.monotonic()
         self._gathers_s: float | None = None  # since when
         connect(spec, self._run_dir)
+        import ray
+
+        self._head = Head(ray.nodes)
         try:
             self._look()
             self._await_slot()
@@ -90,7 +96,8 @@ class RayExecutor(Executor):
     # ------------------------------------------------------------------------------------------- as lanes
 
     def lanes(self) -> Sequence[Executor]:
-        with self._turn:
+        self._head.check()
+        with self._turn, self._head.told():
             if time.monotonic() - self._looked_s >= LOOK_S:
                 self._look()
             here = self._here()
@@ -128,17 +135,31 @@ class RayExecutor(Executor):
         return dict(self._anywhere(lambda slot: slot.measure_peaks(threads, device)))
 
     def close(self) -> None:
-        import ray
-
+        self._head.close()
         with self._turn:
-            if ray.is_initialized():
-                Slot.farewell([*self._slots.values(), *(Slot(p, a, f, self._sessions, self) for p, a, f in self._waiting)])
-                for starting in self._starting.values():
-                    starting.actors.end()
-                ray.shutdown()
+            self._take_leave()
             self._slots.clear()
             self._starting.clear()
             self._waiting.clear()
+
+    def _take_leave(self) -> None:
+        """Of all slots, and of the cluster. Without its head nobody ends their processes for us: they do when they are done with what they are at."""
+        import ray
+
+        slots = [*self._slots.values(), *(self._slot(*waiting) for waiting in self._waiting)]
+        try:
+            if ray.is_initialized():
+                Slot.farewell(slots, HEADLESS_S if self._head.gone else GOODBYE_S)
+                for starting in self._starting.values():
+                    starting.actors.end()
+                if not self._head.gone:  # else Ray asks it once more, in vain, which it does at our exit anyway
+                    ray.shutdown()
+        except Exception:  # of all kinds, where Ray's client has lost its server together with the head
+            if not self._head.gone:
+                raise
+
+    def _slot(self, place: Place, asked: Actors, facts: SlotFacts) -> Slot:
+        return Slot(place, asked, facts, self._sessions, self, self._head)
 
     def _anywhere(self, do: Callable[[Slot], Any]) -> Any:
         """On a slot; on another one where that is lost."""
@@ -155,13 +176,13 @@ class RayExecutor(Executor):
         """One that is there; waits for it.
 
         Raises:
-            InputError: none comes.
+            InputError, ClusterLost: none comes.
         """
         while not (here := self.lanes()):
             if not (self._used or self._starting or self._waiting) and (self._out or time.monotonic() - self._seen_s > GATHER_S):
                 raise self._no_slot()
             time.sleep(0.2)
-            with self._turn:
+            with self._turn, self._head.told():
                 self._collect()
         assert isinstance(here[0], Slot)
         return here[0]
@@ -174,15 +195,15 @@ class RayExecutor(Executor):
 
     def _look(self) -> None:
         """Ask for an actor on every place that has none, and see which have started."""
-        import ray
-
         self._looked_s = time.monotonic()
-        there = self._places(ray.nodes())
+        there = self._places(self._head.nodes())
         for place, slot in list(self._slots.items()):
             if slot.gone or place not in there:
                 self._starts[place] = 0 if slot.finished else self._starts[place]
                 slot.gone = True
                 del self._slots[place]
+        for place in [place for place in self._starting if place not in there]:  # it would wait for a node that is gone, and hold its others
+            self._starting.pop(place).actors.end()
         wanted = self._options.get("slots")
         most = wanted if isinstance(wanted, int) else len(there)
         for place in there:
@@ -244,7 +265,7 @@ class RayExecutor(Executor):
             self.like = largest_group([facts.machine for _, _, facts in self._waiting])
         waiting, self._waiting = self._waiting, []
         for place, asked, facts in waiting:
-            slot = Slot(place, asked, facts, self._sessions, self)
+            slot = self._slot(place, asked, facts)
             why = next(filter(None, map(self._unfit, (facts, *facts.others))), "")
             if why:
                 slot.close()
@@ -266,9 +287,15 @@ class RayExecutor(Executor):
         self._out[place] = why
         self._warn(f"slot {place.name} is left out: {why}")
 
-    def _no_slot(self) -> InputError:
+    def _no_slot(self) -> InputError | ClusterLost:
+        found = "; ".join(f"{place.name}: {why}" for place, why in self._out.items())
+        if self._used:
+            return ClusterLost(
+                f"no slot of the cluster is left, and none has come for {PATIENCE_S:.0f} s{f' ({found})' if found else ''}; everything measured so far "
+                "is saved", where="executor.ray",
+                remedy="the same command carries on from here as soon as there is one; `ray status` lists what the nodes have",
+            )  # fmt: skip
         if self._out:
-            found = "; ".join(f"{place.name}: {why}" for place, why in self._out.items())
             return InputError(f"no slot of the cluster can be used: {found}", where="executor.ray", expected="at least one")
         if self._starting:
             names = ", ".join(place.name for place in self._starting)

@@ -14,11 +14,13 @@ from typing import Any
 from autotune.executors.base import NODE, Executor, FixedRun, LiveSession, SessionFailed
 from autotune.executors.cluster.actors import Actors
 from autotune.executors.cluster.answers import CHUNK_BYTES, SlotFacts
+from autotune.executors.cluster.head import Head
 from autotune.executors.cluster.places import Place
 from autotune.executors.cluster.relay import first_line
 from autotune_spaces.base import Config
 from autotune_trials.protocol import Block, BlockReport, Hello, Record
 
+LOOK_S = 1.0  # between two looks at the cluster's head, while a slot works
 GOODBYE_S = 20.0  # for a slot to end by itself, before it is killed
 
 
@@ -46,29 +48,36 @@ class Slot(Executor):
     Args:
         actors: with the handle of its :class:`autotune.executors.cluster.slot.Slot`.
         owner: whose ``loader_key`` is the sessions' too.
+        head: of the cluster; that it is gone is noticed while a slot works as well.
     """
 
-    def __init__(self, place: Place, actors: Actors, facts: SlotFacts, sessions: Sessions, owner: Executor) -> None:
+    def __init__(self, place: Place, actors: Actors, facts: SlotFacts, sessions: Sessions, owner: Executor, head: Head) -> None:
         self.place, self.facts, self.node = place, facts, place.name
         self.gone = self._busy = False
         self.finished = 0  # sessions
-        self._actors, self._actor, self._sessions, self._owner = actors, actors.slot, sessions, owner
+        self._actors, self._actor, self._sessions, self._owner, self._head = actors, actors.slot, sessions, owner, head
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """Have the slot do something, and wait.
 
         Raises:
             SessionFailed, InputError
+            ClusterLost: the cluster is, as a whole.
         """
         import ray
-        from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+        from ray.exceptions import RayError, RayTaskError
 
         if self.gone:
             raise self._lost("it was lost before")
+        self._head.check()
         self._busy = True
         try:
-            answer = ray.get(getattr(self._actor, method).remote(*arguments))
-        except (RayTaskError, GetTimeoutError):  # our own defect there
+            with self._head.told():
+                asked = getattr(self._actor, method).remote(*arguments)
+                while not ray.wait([asked], timeout=LOOK_S)[0]:
+                    self._head.check()
+                answer = ray.get(asked)
+        except RayTaskError:  # our own defect there
             raise
         except RayError as error:
             self._give_up()
@@ -137,14 +146,14 @@ class Slot(Executor):
         self.farewell([self])
 
     @staticmethod
-    def farewell(slots: Sequence[Slot]) -> None:
+    def farewell(slots: Sequence[Slot], patience_s: float = GOODBYE_S) -> None:
         """End several at once."""
         import ray
 
         here = [slot for slot in slots if not slot.gone]
         asked = [slot._actor.close.remote() for slot in here if not slot._busy]
         if asked:
-            ray.wait(asked, num_returns=len(asked), timeout=GOODBYE_S)
+            ray.wait(asked, num_returns=len(asked), timeout=patience_s)
         for slot in here:
             slot._give_up()
 

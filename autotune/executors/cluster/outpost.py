@@ -32,7 +32,7 @@ class Outpost(Slot):
     def begin(self, label: str, process_config: Config, config: SessionConfig, seed: int, variables: Mapping[str, str]) -> Answer:
         def do() -> None:
             self._local.variables = variables
-            session = self._local._session(label, process_config, config, seed)
+            session = self._local.new_session(label, process_config, config, seed)
             assert isinstance(session, Session)
             session.start()
             self._session = session

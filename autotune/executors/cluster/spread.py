@@ -25,7 +25,6 @@ from autotune_spaces.base import Config
 from autotune_trials.diagnose import Diagnosis
 from autotune_trials.failures import SessionFailed
 from autotune_trials.outpost import torchrun_variables
-from autotune_trials.postmortem import Postmortem
 from autotune_trials.protocol import SessionConfig
 from autotune_trials.session import LAST_WORDS_S, Session
 
@@ -41,12 +40,11 @@ class SpreadSession(Session):
     def over(self, outposts: Outposts) -> None:
         """Run on those nodes, too; said before it is started."""
         self.outposts = outposts
-        self._postmortem = SpreadPostmortem(self.argv, self.workdir, self.paths, self.mark, self._masks)
-        self._postmortem.outposts = outposts
+        self.postmortem.lost_machine = outposts.check
 
     def start(self) -> None:
         super().start()
-        self.outposts.begin(self._board.address)
+        self.outposts.begin(self.board.address)
 
     def close(self) -> None:
         if not self.closed:
@@ -54,29 +52,17 @@ class SpreadSession(Session):
             super().close()
             self.outposts.bring(self.paths.root)
 
-    def _check_alive(self, until: str) -> None:
+    def check_alive(self, until: str) -> None:
         if self.outposts.ended() is not None or self.outposts.lost():
             turns = int(LAST_WORDS_S / 0.2)  # the launcher here has its say first
-            while turns and self.command.exit_status is None and not self._board.inbox:
-                self._board.turn(0.2)
+            while turns and self.command.exit_status is None and not self.board.inbox:
+                self.board.turn(0.2)
                 turns -= 1
-            if self._board.inbox:
+            if self.board.inbox:
                 return
             if self.command.exit_status is None:
-                raise self._postmortem.found(self.outposts.ended() or Diagnosis("ended", f"one node is not heard of before {until}"))
-        super()._check_alive(until)
-
-
-class SpreadPostmortem(Postmortem):
-    """That a node is gone is felt by the ranks of others first, in many ways."""
-
-    outposts: Outposts
-
-    def failure(self, kind: str, detail: str, *, log_tail: str = "", where: str = "") -> SessionFailed:
-        gone = self.outposts.check()
-        if gone:
-            return super().failure("lost", gone)
-        return super().failure(kind, detail, log_tail=log_tail, where=where)
+                raise self.postmortem.found(self.outposts.ended() or Diagnosis("ended", f"one node is not heard of before {until}"))
+        super().check_alive(until)
 
 
 class Outposts:
@@ -146,12 +132,12 @@ class SpreadExecutor(LocalExecutor):
         super().__init__(*args, **options)
         self._outposts, self._address = outposts, address
 
-    def _session(
+    def new_session(
         self, label: str, process_config: Config, config: SessionConfig, seed: int, capture: Capture | None = None
     ) -> Session:
         nodes, port = 1 + len(self._outposts), free_port()
         self.variables = torchrun_variables(nodes, 0, self._address, port)
-        session = super()._session(label, process_config, config, seed, capture)
+        session = super().new_session(label, process_config, config, seed, capture)
         assert isinstance(session, SpreadSession)
 
         def begin(actor: Any, node: int) -> Any:
@@ -159,7 +145,6 @@ class SpreadExecutor(LocalExecutor):
 
         session.over(Outposts(self._outposts, begin))
         return session
-
 
     def close(self) -> None:
         import ray

@@ -1,0 +1,134 @@
+"""The head of the cluster, asked again and again what nodes there are, and missed before Ray ends us for it.
+
+    head     answer   answer   answer ✗
+    run      ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒│ ClusterLost │ farewell to the slots, exit
+    Ray                               └─────── 60 s ──────────────────────────────────────┴▶ ends every process of the cluster, this one too
+
+A question to a head that is gone is not answered, and does not fail either: so it is asked in a thread of its own. What goes on between
+this process and the slots needs no head, and a head that comes back in time (Ray's fault tolerance) is not missed at all.
+
+Source: src/ray/gcs_rpc_client/rpc_client.h, ``server_unavailable_timeout_callback``: ``_Exit``, so that nobody can say what happened.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from autotune.errors import ClusterLost
+from autotune.executors.cluster.relay import first_line
+
+ASK_S = 2.0  # between two questions, if nobody wants to know before
+FRESH_S = 1.0  # who wants to know waits so long for the answer
+RAYS_PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"  # Ray's own setting, of which ours is a share
+RAYS_PATIENCE_S = 60.0
+SHARE = 1 / 3  # the rest is for the end: slots, tracking, and Ray's own leave, which takes up to 25 s without a head
+CLOSED = "closed channel"  # of gRPC, while Ray's client looks for its server
+LAST_CHANCE_S = 2.0  # for an answer, should this process have been stopped as a whole
+
+Nodes = Sequence[Mapping[str, Any]]
+
+
+class Head:
+    """Asked from the moment it is made.
+
+    Args:
+        ask: :func:`ray.nodes`.
+        patience_s: without an answer, before it is taken for lost; None: a share of Ray's.
+    """
+
+    def __init__(self, ask: Callable[[], Nodes], patience_s: float | None = None) -> None:
+        self._question, self._patience_s = ask, rays_patience_s() * SHARE if patience_s is None else patience_s
+        self._news = threading.Condition()
+        self._nodes: Nodes | None = None
+        self._heard_s = self._asked_s = time.monotonic()  # the latter: the question that was answered last
+        self._lost = False
+        self._wanted, self._closing = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._ask, name="head", daemon=True)
+        self._thread.start()
+
+    def nodes(self) -> Nodes:
+        """What it answers now; if it does not, what it answered last.
+
+        Raises:
+            ClusterLost
+        """
+        now = time.monotonic()
+        self._wanted.set()
+        with self._news:
+            self._news.wait_for(lambda: self._asked_s > now, FRESH_S)
+            while self._nodes is None:
+                self._news.wait(0.2)
+                self.check()
+            return self._nodes
+
+    @property
+    def gone(self) -> bool:
+        """Nothing has been heard of it for too long, or the way to it is cut. As it was when :meth:`close` was called."""
+        return self._lost or (not self._closing.is_set() and self._silent())
+
+    def check(self) -> None:
+        """Raises:
+        ClusterLost: it is gone.
+        """
+        if self._silent():
+            with self._news:
+                if not self._news.wait_for(lambda: not self._silent(), LAST_CHANCE_S):
+                    raise self._missed(f"nothing was heard of it for {time.monotonic() - self._heard_s:.0f} s")
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """What Ray's client raises when it has lost its server (on the head, too), told as that.
+
+        Raises:
+            ClusterLost
+        """
+        from ray.exceptions import RayError
+
+        try:
+            yield
+        except (ConnectionError, ValueError) as error:
+            if isinstance(error, RayError) or (isinstance(error, ValueError) and CLOSED not in str(error)):
+                raise
+            raise self._missed(first_line(error)) from error
+
+    def close(self) -> None:
+        """No further question. Before Ray is left: it would be asked in vain."""
+        self._lost = self.gone
+        self._closing.set()
+        self._wanted.set()
+        if not self._lost:
+            self._thread.join(LAST_CHANCE_S)
+
+    def _silent(self) -> bool:
+        return time.monotonic() - self._heard_s > self._patience_s
+
+    def _missed(self, why: str) -> ClusterLost:
+        self._lost = True
+        return ClusterLost(
+            f"the head of the Ray cluster is gone ({why}); everything measured so far is saved", where="executor.ray",
+            remedy="the same command carries on from here as soon as there is a cluster at this address",
+        )  # fmt: skip
+
+    def _ask(self) -> None:
+        while not self._closing.is_set():
+            self._wanted.clear()
+            asked_s = time.monotonic()
+            with suppress(Exception):  # of all kinds: it counts as no answer
+                nodes = self._question()
+                with self._news:
+                    self._nodes, self._asked_s, self._heard_s = nodes, asked_s, time.monotonic()
+                    self._news.notify_all()
+            self._wanted.wait(ASK_S)
+
+
+def rays_patience_s() -> float:
+    """How long Ray's processes go on without a head."""
+    try:
+        return float(os.environ.get(RAYS_PATIENCE, RAYS_PATIENCE_S))
+    except ValueError:
+        return RAYS_PATIENCE_S

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of, process_part, without
 from autotune.results import Confirmation, Interval, KnobGain, Observation, Trial
-from autotune.stages.bench import Bench
+from autotune.stages.bench import KILLS, Bench
 from autotune.stages.live import BlockFailed, LiveComparison
 from autotune.stages.pairs import Pairs
 from autotune.verdict.speedup import LOOKS, MINIMUM_GAIN, LogRatio, choose, decide
@@ -76,7 +76,8 @@ def confirm(bench: Bench, config: Config, pairs: Pairs) -> Confirmation:
         try:
             pairs.ensure(LOOKS[look])
         except SessionFailed as failure:
-            return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, f"it failed twice in a fresh process ({failure})")
+            often = f"was killed {KILLS} times" if failure.kind == "killed" else "failed twice"
+            return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, f"it {often} in a fresh process ({failure})")
         decision = decide(pairs.log_speedups(), look=look, looks=LOOKS, finalists=VARIANTS, minimum_gain=MINIMUM_GAIN)
         if decision.state != "continue":
             break

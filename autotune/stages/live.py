@@ -26,6 +26,7 @@ from autotune.stages.room import MIN_ITERATIONS, Room
 from autotune.verdict.speedup import LogRatio, live_log_ratio, pooled
 from autotune.verdict.timing import anatomy, cost_per_sample, disturbed, mean_turnover_s
 from autotune_spaces.base import Config
+from autotune_trials.diagnose import KILLED
 from autotune_trials.protocol import Block, BlockReport, Window
 
 BLOCK_S = 0.7  # aim of one measured block: long against scheduler ticks (4 ms), short against drift (seconds)
@@ -234,9 +235,11 @@ class LiveComparison:
                 finally:
                     self.close()
                 continue
-            self._kills = 0
+            if self._worker_was_killed(report):
+                continue
             self._room.finish(len(report.window.times_s) if report.window else 0)
             self.bench.stop.check_after("crash" if report.error else "")
+            self._kills = 0
             if report.error or report.window is None or not report.window.times_s:
                 raise self._failed(report)
             if block != planned:
@@ -285,6 +288,22 @@ class LiveComparison:
             raise failure
         self._kills = 0
         raise _lost_trial(failure)
+
+    def _worker_was_killed(self, report: BlockReport) -> bool:
+        """Somebody killed a worker of the job's DataLoader, without which the job goes on at its own settings: the block is measured again.
+
+        Raises:
+            BlockFailed: too often in a row.
+        """
+        if not KILLED.search(report.error):
+            return False
+        self.bench.stop.check_after("killed")
+        self._kills += 1
+        if self._kills < KILLS:
+            self.bench.progress.note(f"measured again: {report.error}")
+            return True
+        self._kills = 0
+        raise BlockFailed("infeasible", f"workers of its DataLoader were killed {KILLS} times in a row ({report.error})")
 
     def _too_short(self, failure: SessionFailed) -> BaselineError:
         return BaselineError(

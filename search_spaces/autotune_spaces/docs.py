@@ -86,7 +86,7 @@ _EXAMPLES: dict[str, tuple[Value, ...]] = {
     "optimizer_impl": ("fused",),
     "intra_op_threads": (4,),
     "cpu_affinity": ("0-3",),
-    "malloc": ("jemalloc",),
+    "malloc": ("retain",),
     "cuda_alloc_conf": ("expandable_segments:True",),
     "gc": ("freeze",),
     "data_staging": ("shm",),

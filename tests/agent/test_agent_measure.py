@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import platform
+import subprocess
+import sys
 import time
 
 import pytest
@@ -242,11 +245,11 @@ def test_a_hot_column_does_not_hide_the_rest_of_the_gradient() -> None:
 def test_sparse_and_unusual_gradients_are_sketched_or_left_out() -> None:
     import torch
 
-    table = torch.nn.Embedding(50, 16, sparse=True)
-    dense = torch.nn.Embedding(50, 16)
+    table = torch.nn.Embedding(2000, 16, sparse=True)
+    dense = torch.nn.Embedding(2000, 16)
     dense.load_state_dict(table.state_dict())
     for module in (table, dense):
-        (module(torch.tensor([3, 7, 3])) * torch.arange(16)).sum().backward()
+        (module(torch.tensor([3, 1999, 3])) * torch.arange(16)).sum().backward()
     assert sketch_of([table.weight]) == sketch_of([dense.weight]) != []
 
     class Odd(torch.Tensor):
@@ -269,3 +272,44 @@ def test_a_probe_that_cannot_measure_gives_up_quietly(monkeypatch: pytest.Monkey
     monkeypatch.setattr(probe, "_norm", lambda tensors: 1 / 0)
     probe.after_backward([parameter])
     assert probe.left == 0 and "ZeroDivisionError" in probe.failure and probe.norms() == ((), ())
+
+
+LEAVES_THE_HEAP = """\
+import ctypes, torch
+from autotune_trials.agent.probe import GradientSketch, NormProbe
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+
+def is_mapped(block):  # bit 1 of the size before it: the block came from mmap
+    return bool(ctypes.c_size_t.from_address(block - ctypes.sizeof(ctypes.c_size_t)).value & 2)
+
+float32, bfloat16, last = torch.float32, torch.bfloat16, torch.channels_last
+made = [((1024, 1024), float32, torch.contiguous_format), ((256, 64, 8, 8), float32, last), ((1024, 1024), bfloat16, torch.contiguous_format)]
+parameters = [torch.nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape, dtype, _ in made]
+for p, (_, _, layout) in zip(parameters, made):
+    p.grad = torch.empty_like(p, memory_format=layout).fill_(1.0)
+optimizer = torch.optim.SGD(parameters, lr=1.0)
+probe, sketch = NormProbe(torch, 2), GradientSketch(torch, True)
+probe.after_backward(parameters)
+sketch.take(parameters)
+probe.before_step(optimizer)
+with torch.no_grad():
+    for p in parameters:
+        p -= p.grad
+probe.after_step()
+probe.end_step()
+(gradient,), (update,) = probe.norms()
+expected = sum(p.numel() for p in parameters) ** 0.5
+assert abs(gradient / expected - 1) < 1e-3 and abs(update / expected - 1) < 1e-3, (gradient, update, expected)
+assert sketch.values()
+assert is_mapped(libc.malloc(1 << 20)), "a megabyte still gets a mapping of its own"
+torch.zeros(1 << 21).clone()
+assert not is_mapped(libc.malloc(1 << 20)), "as after any large block that was freed"
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's thresholds")
+def test_the_probes_leave_the_jobs_heap_as_it_was() -> None:
+    done = subprocess.run([sys.executable, "-c", LEAVES_THE_HEAP], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

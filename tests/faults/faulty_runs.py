@@ -130,18 +130,25 @@ def _is_worker(pid: int) -> bool:
 
 @dataclass
 class Killer:
-    """Kills ``whom`` with SIGKILL at random moments of a run; what was hit, and what the journal held then."""
+    """Kills ``whom`` with SIGKILL at random moments of a run.
+
+    ``paced``: not again before something has been finished. A piece of work that is killed three times in a row is given up, as its own doing.
+    """
 
     whom: Callable[[subprocess.Popen[str]], list[int]]
     random: random.Random
     between_s: tuple[float, float]
     left: int
     done: int = 0
+    paced: bool = False
 
     def until_the_end(self, job: Job, process: subprocess.Popen[str], timeout_s: float) -> None:
         """Returns when the run has ended, by itself or with what was killed."""
         deadline = time.monotonic() + timeout_s
         while self.left and process.poll() is None:
+            finished = len(whole_entries(job))
+            while self.paced and self.done and len(whole_entries(job)) == finished and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
             moment = time.monotonic() + self.random.uniform(*self.between_s)
             while time.monotonic() < moment and process.poll() is None:
                 time.sleep(0.02)

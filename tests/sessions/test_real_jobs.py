@@ -167,3 +167,24 @@ def test_a_killed_rank_ends_a_distributed_session(make_session, tmp_path):
     assert time.monotonic() - begin < 20
     session.close()
     wait_for(lambda: not marks.marked(session.mark), 3.0)
+
+
+ENDS_ITS_WORKER = """\
+import os, signal
+if step == 20:
+    [worker] = torch.multiprocessing.active_children()
+    {before}
+    os.kill(worker.pid, {signal})
+optimizer.step()
+"""
+UNSEEN = "signal.signal(signal.SIGCHLD, signal.SIG_DFL)"  # torch notices the worker's end only when it waits for a batch
+
+
+@pytest.mark.parametrize(("before", "number", "kind"), [("pass", 9, "killed"), (UNSEEN, 9, "killed"), (UNSEEN, 11, "crash")])
+def test_a_worker_that_somebody_kills_is_no_crash_of_the_jobs(make_session, before, number, kind):
+    """Whether torch names the signal, or says only that the worker exited unexpectedly."""
+    lines = ENDS_ITS_WORKER.format(before=before, signal=number).replace("\n", "\n            ")
+    source = job(step=lines, item="time.sleep(0.001)", workers=1)
+    session = start(make_session, source, config=SessionConfig("fixed", "", steps=10_000, max_steps=10_000))
+    failure = failure_of(session.wait_record)
+    assert failure.kind == kind and "DataLoader worker" in failure.detail, failure

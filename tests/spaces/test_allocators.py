@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +13,9 @@ from machines import CUDA, CUDA_JOB, JOB, job, machine
 
 from autotune_spaces.base import Knob, Start, Value, Withdrawn
 from autotune_spaces.knobs import create, get
-from autotune_spaces.knobs.malloc import JEMALLOC_SETTINGS, preloaded
+from autotune_spaces.knobs.malloc import JEMALLOC_SETTINGS, RETAINING, preloaded
+
+GLIBC = {"retain": " ".join(platform.libc_ver())} if platform.libc_ver()[0] == "glibc" else {}
 
 
 class NoScratch:
@@ -39,7 +45,7 @@ def libraries(tmp_path: Path) -> Path:
 
 
 def test_libraries_are_found_where_the_job_runs(libraries: Path, tmp_path: Path) -> None:
-    both = {"jemalloc": str(libraries / "libjemalloc.so.2"), "tcmalloc": str(libraries / "libtcmalloc_minimal.so.4")}
+    both = GLIBC | {"jemalloc": str(libraries / "libjemalloc.so.2"), "tcmalloc": str(libraries / "libtcmalloc_minimal.so.4")}
     survey = get("malloc").survey
     assert survey(Start((str(libraries.parent / "bin" / "python"),), {}, "/")) == both, "beside its Python"
     assert survey(Start(("python",), {"PATH": str(libraries.parent / "bin")}, "/")) == both, "by PATH"
@@ -61,6 +67,44 @@ def test_what_is_there_is_offered() -> None:
         get("malloc").domain(machine(), JOB)
     with pytest.raises(Withdrawn, match="libjemalloc was not found"):
         create("malloc", None, ["jemalloc"]).domain(machine(), job(surveys=surveys))
+
+
+def test_glibcs_own_is_offered_on_a_cpu_unless_the_job_has_settings_for_it() -> None:
+    surveys = {"malloc": {"retain": "glibc 2.36"}}
+    assert get("malloc").domain(machine(), job(surveys=surveys)).values == ("default", "retain")
+    unlike = job(surveys=surveys, own_settings={"GLIBC_TUNABLES": "glibc.pthread.rseq=0"})
+    assert get("malloc").domain(machine(), unlike).values == ("default", "retain")
+    with pytest.raises(Withdrawn, match="neither jemalloc nor tcmalloc"):
+        get("malloc").domain(machine(CUDA), job(CUDA_JOB, surveys=surveys))
+    for own in ({"MALLOC_TRIM_THRESHOLD_": "1"}, {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=1"}):
+        with pytest.raises(Withdrawn, match=f"the job sets {next(iter(own))} itself"):
+            create("malloc", None, ["retain"]).domain(machine(), job(surveys=surveys, own_settings=own))
+    with pytest.raises(Withdrawn, match="is not glibc.*apt-get install libjemalloc2"):
+        create("malloc", None, ["retain"]).domain(machine(), JOB)
+
+
+@pytest.mark.skipif(not GLIBC, reason="glibc's malloc")
+def test_retain_is_in_force_where_it_is_set_and_only_there(tmp_path: Path) -> None:
+    """As a process sees it: its page faults when it makes and frees 32 MiB again and again, and what the knob says of itself."""
+    loop = "for _ in range(20): [b'xy' * (2 << 20) for _ in range(8)]"
+    code = f"""
+import resource
+from autotune_spaces.knobs import get
+{loop}
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+{loop}
+after = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+print((after - before) // 20, get("malloc").effect(None, "retain") or "in force")
+"""
+    seen = []
+    for value in ("default", "retain"):
+        env = prepared(get("malloc"), value, tmp_path, **{k: v for k, v in os.environ.items() if k not in RETAINING})
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+        faults, _, said = done.stdout.strip().partition(" ")
+        seen.append((int(faults), said))
+    (faults, said), (retained, nothing) = seen
+    assert nothing == "in force" and retained < 10, seen
+    assert "does not take the variables" in said and faults > 1000, seen
 
 
 def test_an_allocator_of_the_jobs_own_is_the_baseline() -> None:
@@ -94,6 +138,7 @@ def test_the_library_goes_before_what_is_preloaded(libraries: Path) -> None:
     swapped = prepared(knob, "tcmalloc", libraries, LD_PRELOAD=f"/x/libiomp5.so:{je}", **env)
     assert swapped["LD_PRELOAD"] == f"{tc}:/x/libiomp5.so"
     assert "LD_PRELOAD" not in prepared(knob, "default", libraries, LD_PRELOAD=je, **env)
+    assert prepared(knob, "retain", libraries, LD_PRELOAD=je) == RETAINING
     assert prepared(knob, "jemalloc", libraries, MALLOC_CONF="narenas:2", **env)["MALLOC_CONF"] == "narenas:2"
 
 

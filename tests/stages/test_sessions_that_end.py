@@ -187,6 +187,34 @@ def test_a_candidate_that_gets_the_job_killed_each_time_is_infeasible(tmp_path: 
         assert live.reference({}) > 0
 
 
+class WorkersKilled(ShortJob):
+    """Somebody kills a DataLoader worker in a candidate's block, so many times; the job goes on."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__(table(), steps=10_000)
+        self.times = times
+
+    def report(self, block: Block, config: Config) -> BlockReport:
+        if config and self.times:
+            self.times -= 1
+            return BlockReport(block.id, 0, None, error="knob: loader settings: DataLoader worker (pid 7) is killed by signal: Killed.")
+        return super().report(block, config)
+
+
+def test_a_worker_that_somebody_kills_says_nothing_of_the_settings(tmp_path: Path) -> None:
+    machine = WorkersKilled(KILLS - 1)
+    with comparing(tmp_path, machine) as live:
+        live.reference({})
+        assert live.compare(FASTER, {}).ratio.estimate == pytest.approx(-0.3567, abs=0.03)
+    assert machine.times == 0
+    with comparing(tmp_path / "always", WorkersKilled(100)) as live:
+        live.reference({})
+        with pytest.raises(BlockFailed, match=f"workers of its DataLoader were killed {KILLS} times in a row") as caught:
+            live.compare(FASTER, {})
+        assert caught.value.kind == "infeasible"
+        assert live.reference({}) > 0
+
+
 @pytest.mark.parametrize(("kind", "allowed"), [("killed", KILLS), ("crash", 2)])
 def test_how_often_a_fresh_run_may_fail(tmp_path: Path, kind: str, allowed: int) -> None:
     """Of ``allowed`` attempts the last one counts."""

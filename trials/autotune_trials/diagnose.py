@@ -28,6 +28,7 @@ OUT_OF_MEMORY = re.compile(
     re.IGNORECASE,
 )
 KILLED = re.compile(r"killed by signal: Killed|exitcode: -9\b|Signal 9 \(SIGKILL\)")  # a DataLoader worker; torchrun about a rank
+WORKERS_GONE = re.compile(r"DataLoader worker \(pid\(s\) .* exited unexpectedly")
 RANK_PREFIX = re.compile(r"^(?:\[[a-z]+(\d+)\]:\s?)+")  # [rank1]: of torch, [default1]: of torchrun --tee
 MARKING = (
     "mark the iterations yourself, two lines in the training script:\n"
@@ -170,8 +171,8 @@ def of_logs(workdir: Path, paths: SessionPaths, happened: str, oom_kills: int | 
     said = _last_line(text, OUT_OF_MEMORY)
     if said or "oom" in crumbs_of(paths):
         return Diagnosis("oom", (said or f"{happened}, after running out of memory")[:500], where, tail)
-    if killed or (said := _last_line(text, KILLED)):
-        said = said or "killed by the system (SIGKILL)"
+    if killed or (said := _last_line(text, KILLED)) or "killed" in crumbs_of(paths):
+        said = said or ("killed by the system (SIGKILL)" if killed else _last_line(text, WORKERS_GONE) or happened)
         if oom_kills == 0:
             return Diagnosis("killed", f"{said[:400]}: by somebody else, the kernel had memory left", where, tail)
         return Diagnosis("oom", f"{said[:400]}, which is what running out of host memory looks like", where, tail)

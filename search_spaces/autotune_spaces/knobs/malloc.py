@@ -1,10 +1,11 @@
-"""Which library hands out host memory."""
+"""Which library hands out host memory, and whether it keeps what is freed."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,11 @@ FILES = {
     "tcmalloc": ("libtcmalloc.so.4", "libtcmalloc.so", "libtcmalloc_minimal.so.4", "libtcmalloc_minimal.so"),
 }
 ALLOCATOR = re.compile(r"lib(jemalloc|tcmalloc|mimalloc|tbbmalloc|hoard|snmalloc)\w*(?:[-.][\w.-]*)?\.so[\w.]*$")
-WORDS = ("default", *FILES)
+# glibc's own malloc gives freed memory back where more than the first of these lies free at the heap's end, and every freed block of more than
+# the second. Both are the most that mallopt(3) takes: an int, and half a thread's heap.
+RETAINING = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
+GLIBC_VARIABLES = (*RETAINING, "MALLOC_TOP_PAD_", "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES")
+WORDS = ("default", "retain", *FILES)
 FOLDERS = ("/usr/local/lib", "/usr/local/lib64", "/usr/lib", "/usr/lib64", "/lib", "/lib64")
 TO_INSTALL = "apt-get install libjemalloc2 libtcmalloc-minimal4, or conda install -c conda-forge jemalloc gperftools"
 
@@ -32,16 +37,18 @@ class Malloc(Knob):
     scope = Scope.PROCESS
     numerics = Numerics.EXACT
     ordered = False
-    range = "default, jemalloc, tcmalloc (where installed)"
+    range = "default, retain (CPU, glibc), jemalloc, tcmalloc (where installed)"
     adds_to = {PRELOAD: ":"}
     card = Card(
-        what="The library that hands out host memory, preloaded into the job: jemalloc or tcmalloc instead of the C library's own. jemalloc "
-        "gets the settings that PyTorch's own launcher for CPUs gives it, unless the job has some (MALLOC_CONF).",
-        when_it_helps="Training on a CPU, and several threads that make and free tensors: freed memory is used again instead of being given "
-        "back to the system and cleared page by page in every iteration.",
-        when_it_does_not="GPU training, whose tensors come from torch's own allocator. The job holds on to more memory.",
+        what="What hands out host memory. retain: the C library's own malloc (glibc's), told by two variables to keep what is freed. jemalloc, "
+        "tcmalloc: one of these preloaded in its place; jemalloc gets the settings that PyTorch's own launcher for CPUs gives it, unless the "
+        "job has some (MALLOC_CONF).",
+        when_it_helps="Training on a CPU, above all convolutions, and several threads that make and free tensors: freed memory is used again "
+        "instead of being given back to the system and cleared page by page in every iteration.",
+        when_it_does_not="GPU training, whose tensors come from torch's own allocator. The job holds on to more memory, retain to all it ever "
+        "had at a time (blocks of more than 32 MiB aside).",
         changes_loss="No.",
-        source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#switch-memory-allocator",
+        source="https://man7.org/linux/man-pages/man3/mallopt.3.html",
     )
 
     def current(self, machine: Machine, job: JobFacts) -> Value:
@@ -52,31 +59,42 @@ class Malloc(Knob):
         if own not in WORDS:
             raise Withdrawn(f"the job preloads {own}, an allocator of its own choice")
         found = job.surveys.get(self.name) or {}
-        if not found and own == "default":
-            raise Withdrawn(f"neither jemalloc nor tcmalloc was found where the job runs ({TO_INSTALL})")
-        return [word for word in WORDS if word == "default" or word in found]
+        usable = [word for word in WORDS if word == "default" or word in found]
+        if job.device != "cpu" or (own == "default" and _own_variables(job)):
+            usable = [word for word in usable if word != "retain"]
+        if usable == ["default"] == [own]:
+            raise Withdrawn(self.unusable("retain", machine, job) or f"neither jemalloc nor tcmalloc was found where the job runs ({TO_INSTALL})")
+        return usable
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
+        if value == "retain" and (own := _own_variables(job)):
+            return f"the job sets {', '.join(own)} itself"
         if value == "default" or value in (job.surveys.get(self.name) or {}):
             return None
+        if value == "retain":
+            return f"the C library where the job runs is not glibc, and neither jemalloc nor tcmalloc was found ({TO_INSTALL})"
         return f"lib{value} was not found where the job runs ({TO_INSTALL})"
 
     def check_value(self, value: Value) -> str | None:
         return one_of(value, WORDS)
 
     def survey(self, start: Start) -> Any:
-        return {word: path for word in FILES if (path := find(word, start))}
+        """What there is: word -> the library's file, or the C library's version."""
+        own = {"retain": _glibc()} if _glibc() else {}
+        return own | {word: path for word in FILES if (path := find(word, start))}
 
     def environment(self, value: Value) -> dict[str, str]:
         """By the library's name alone: the loader looks for it where it always does."""
         if value == "default":
             return {}
+        if value == "retain":
+            return dict(RETAINING)
         return {PRELOAD: FILES[str(value)][0], **({SETTINGS_VARIABLE: JEMALLOC_SETTINGS} if value == "jemalloc" else {})}
 
     def prepare(self, start: Start, value: Value, scratch: Scratch) -> Start:
         rest = [entry for entry in entries(start.env.get(PRELOAD, "")) if not ALLOCATOR.search(entry)]
         env = {**self.environment(value), **start.env}  # settings of the job's own stay
-        if value != "default":
+        if value in FILES:
             path = find(str(value), start)
             if path is None:
                 raise Withdrawn(f"lib{value} was not found ({TO_INSTALL})")
@@ -93,6 +111,8 @@ class Malloc(Knob):
             return None
         if value == "default":
             return None
+        if value == "retain":
+            return _not_retained(maps)
         if not re.search(rf"/lib{value}[^/\n]*\.so", maps):
             return f"lib{value} is not in the job's process: something on the way drops LD_PRELOAD, or the library does not fit this program"
         now = preloaded(os.environ.get(PRELOAD, ""))
@@ -102,7 +122,38 @@ class Malloc(Knob):
         if value == "default":
             return ""
         shell = " ".join(f"{name}={text}" for name, text in self.environment(value).items())
-        return f"# before Python starts, in the shell: {shell} python ...\nassert 'lib{value}' in open('/proc/self/maps').read()"
+        check = "assert 'MALLOC_TRIM_THRESHOLD_' in os.environ" if value == "retain" else f"assert 'lib{value}' in open('/proc/self/maps').read()"
+        return f"# before Python starts, in the shell: {shell} python ...\n{check}"
+
+
+def _own_variables(job: JobFacts) -> list[str]:
+    """Settings of glibc's malloc that the job's owner has made."""
+    own = {name: job.own_settings.get(name, "") for name in GLIBC_VARIABLES}
+    return [name for name, text in own.items() if text and (name != "GLIBC_TUNABLES" or "glibc.malloc." in text)]
+
+
+def _glibc() -> str:
+    """"glibc 2.36", or "" where the C library is another one."""
+    try:
+        return (os.confstr("CS_GNU_LIBC_VERSION") or "") if sys.platform == "linux" else ""
+    except (OSError, ValueError):
+        return ""
+
+
+def _not_retained(maps: str) -> str | None:
+    """Whether a block just below the threshold still gets a mapping of its own, or another allocator stands before glibc's."""
+    if match := next((found for line in maps.splitlines() if (found := ALLOCATOR.search(line))), None):
+        return f"lib{match[1]} is in the job's process, and hands out memory instead of the C library"
+    import ctypes
+
+    libc, word = ctypes.CDLL(None), ctypes.sizeof(ctypes.c_size_t)
+    libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, (ctypes.c_size_t,), (ctypes.c_void_p,)
+    block = libc.malloc(int(RETAINING["MALLOC_MMAP_THRESHOLD_"]) - 2**20)
+    if not block:
+        return None
+    mapped = ctypes.c_size_t.from_address(block - word).value & 2  # glibc's IS_MMAPPED, in the size that stands before each block
+    libc.free(block)
+    return "the C library does not take the variables: something on the way drops them, or it is not glibc" if mapped else None
 
 
 def entries(preload: str) -> list[str]:

@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from autotune_trials.agent import log
+from autotune_trials.agent.worker_ends import KILLED, was_killed
 from autotune_trials.measure.clock import AWAY, DATA, FORWARD
 
 
@@ -112,7 +114,8 @@ class BatchEvents:
         """Trouble in the loader part, which has already put things right for the job."""
         log.write(f"{where}\n{text}")
         if where.startswith("loader settings"):
-            self._agent.knobs.fail(f"{where}: {text.strip().splitlines()[-1]}")
+            killed = f" ({KILLED})" if was_killed(sys.exc_info()[1]) else ""
+            self._agent.knobs.fail(f"{where}: {text.strip().splitlines()[-1]}{killed}")
             return
         self._agent.step_aside(where, text)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from autotune_trials.agent import log
 from autotune_trials.agent.entries import is_out_of_memory
+from autotune_trials.agent.worker_ends import was_killed
 
 
 class JobErrors:
@@ -28,6 +29,8 @@ class JobErrors:
             lost = is_out_of_memory(error)
             if lost:
                 self.note_out_of_memory(error)
+            elif was_killed(error):
+                log.crumb("killed")
             self._agent.last_words.tell(error, "oom" if lost else "crash", surviving=False)
             self._agent.mode.on_crash()
         except Exception:

@@ -11,7 +11,7 @@ from autotune_trials.agent import collector
 # Variables with which a job sets by itself what a knob would set.
 VARIABLES = (
     "LD_PRELOAD", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "CUDNN_CONV_WSCAP_DBG", "GOMP_CPU_AFFINITY", "KMP_AFFINITY",
-    "OMP_PROC_BIND", "OMP_PLACES",
+    "OMP_PROC_BIND", "OMP_PLACES", "GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_MAX_",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import functools
 import math
 from typing import Any
 
+from autotune_trials.agent import off_heap
 from autotune_trials.agent.log import write_exception
 from autotune_trials.agent.loss import Scalar, read_scalars
 
@@ -55,13 +56,13 @@ class NormProbe:
     @_ends_probe
     def before_step(self, optimizer: Any) -> None:
         """Remember the parameters of ``optimizer``."""
-        self._before = [(p, own_shard(p).detach().clone()) for g in optimizer.param_groups for p in g["params"]]
+        self._before = [(p, off_heap.copy(self._torch, own_shard(p))) for g in optimizer.param_groups for p in g["params"]]
 
     @_ends_probe
     def after_step(self) -> None:
         """How far they went."""
         with self._torch.no_grad():
-            self._changes += [own_shard(p).detach() - before for p, before in self._before]
+            self._changes += [before.sub_(own_shard(p).detach()) for p, before in self._before]
         self._before = []
 
     @_ends_probe
@@ -85,8 +86,12 @@ class NormProbe:
         if not tensors:
             return None
         device = tensors[0].device
-        parts = [self._torch.linalg.vector_norm(t.float()).to(device) for t in tensors]
+        parts = [self._torch.linalg.vector_norm(self._float32(t)).to(device) for t in tensors]
         return self._torch.linalg.vector_norm(self._torch.stack(parts))
+
+    def _float32(self, tensor: Any) -> Any:
+        float32 = self._torch.float32
+        return tensor if tensor.dtype == float32 else off_heap.copy(self._torch, tensor, float32)
 
 
 class GradientSketch:
@@ -137,22 +142,26 @@ class GradientSketch:
             grad = own_shard(parameter.grad)
             if grad is None or type(grad) not in plain or grad.dtype not in self._dtypes():
                 continue  # quantised, complex … : left out in every run alike
-            buckets = torch.empty(-(-grad.numel() // stride), dtype=torch.int32)
-            buckets.random_(0, 2 * BUCKETS, generator=generator.manual_seed(_SEED + number))
-            self._add(grad, buckets, stride)
+            generator.manual_seed(_SEED + number)
+            if grad.layout == torch.strided:
+                self._add_dense(grad, stride, generator)
+            elif grad.layout == torch.sparse_coo:
+                values, places = _sampled(torch, grad.coalesce(), stride)
+                self._add(values, self._buckets(-(-grad.numel() // stride), generator).to(grad.device)[places])
 
-    def _add(self, grad: Any, buckets: Any, stride: int) -> None:
-        torch = self._torch
-        if grad.layout == torch.strided:
-            values, places = grad.reshape(-1)[::stride], slice(None)
-        elif grad.layout == torch.sparse_coo:
-            values, places = _sampled(torch, grad.coalesce(), stride)
-        else:
-            return
-        sums = self._sums.get(grad.device)
-        if sums is None:
-            sums = self._sums[grad.device] = torch.zeros(2 * BUCKETS, dtype=torch.float64, device=grad.device)
-        sums.index_add_(0, buckets.to(grad.device)[places], values.to(torch.float64))
+    def _add_dense(self, grad: Any, stride: int, generator: Any) -> None:
+        flat = (grad if grad.is_contiguous() else off_heap.copy(self._torch, grad)).view(-1)
+        for piece in off_heap.pieces(flat[::stride]):
+            self._add(piece, self._buckets(len(piece), generator).to(grad.device))
+
+    def _buckets(self, number: int, generator: Any) -> Any:
+        return self._torch.empty(number, dtype=self._torch.int32).random_(0, 2 * BUCKETS, generator=generator)
+
+    def _add(self, values: Any, buckets: Any) -> None:
+        torch, device = self._torch, values.device
+        if device not in self._sums:
+            self._sums[device] = torch.zeros(2 * BUCKETS, dtype=torch.float64, device=device)
+        self._sums[device].index_add_(0, buckets, values.to(torch.float64))
 
     def _dtypes(self) -> tuple[Any, ...]:
         return (self._torch.float32, self._torch.bfloat16, self._torch.float16, self._torch.float64)

@@ -39,12 +39,18 @@ class BatchEvents:
             self._begin_with(loader)
         if agent.live.autocast.inside:
             agent.live.autocast.leave()
-        self._end_of_batch()
         other = self.is_other(loader)
+        if agent.live.autocast.ending and not other:
+            agent.live.autocast.end()
+        if agent.measures:
+            self._begin_waiting(other)
+
+    def _begin_waiting(self, other: bool) -> None:
+        """``other``: not for the loader trained on."""
+        agent = self._agent
+        self._end_of_batch()
         if other:
             agent.interruptions.note_other_loader()
-        elif agent.live.autocast.ending:
-            agent.live.autocast.end()
         agent.clock.switch(AWAY if other and not agent.interruptions.other_loader_counts else DATA)
         agent.interruptions.note_batch()
 
@@ -66,21 +72,28 @@ class BatchEvents:
         agent = self._agent
         if agent.stopped:
             return
-        clock, hooks = agent.clock, agent.loader_hooks
+        if agent.measures:
+            self._count(loader, samples, wait_s, turnover_s)
+        else:
+            agent.consumption.next_batch()
+        if agent.live.micro is not None:
+            agent.live.micro.on_batch(loader, batch)
+        if agent.clock.phase == AWAY and self.is_other(loader):
+            return
+        if turnover_s is not None:
+            agent.clock.relabel(AWAY)
+        agent.clock.switch(FORWARD)
+        if agent.live.autocast.dtype is not None and agent.iterations and loader.training and not agent.live.entries:
+            agent.live.autocast.enter(agent.live.device or "cpu")  # a job that calls no module: from the batch on
+
+    def _count(self, loader: Any, samples: float, wait_s: float, turnover_s: float | None) -> None:
+        """The batch may be trained on, and took ``wait_s``, of which the agent's own time is none."""
+        agent, hooks = self._agent, self._agent.loader_hooks
         if hooks.own_s:
-            clock.last_s, wait_s, hooks.own_s = clock.last_s + hooks.own_s, max(0.0, wait_s - hooks.own_s), 0.0
+            agent.clock.last_s, wait_s, hooks.own_s = agent.clock.last_s + hooks.own_s, max(0.0, wait_s - hooks.own_s), 0.0
         if agent.consumption.begins_pass(hooks.last):
             self._begin_pass(loader)
         agent.consumption.fetch(loader, hooks.last, samples, wait_s, turnover_s)
-        if agent.live.micro is not None:
-            agent.live.micro.on_batch(loader, batch)
-        if clock.phase == AWAY and self.is_other(loader):
-            return
-        if turnover_s is not None:
-            clock.relabel(AWAY)
-        clock.switch(FORWARD)
-        if agent.live.autocast.dtype is not None and agent.iterations and loader.training and not agent.live.entries:
-            agent.live.autocast.enter(agent.live.device or "cpu")  # a job that calls no module: from the batch on
 
     def _begin_pass(self, loader: Any) -> None:
         """The batch is the first of its iterator. If nothing was trained in the pass before, over the same data, that was an evaluation."""

@@ -117,6 +117,10 @@ class Consumption:
             self._pass, self._pass_trained, self._pass_ended = (loader, mark), False, False
         self.batches.append(Batch(loader, mark, samples, wait_s, turnover_s))
 
+    def next_batch(self) -> None:
+        """As :meth:`fetch`, of batches that nobody counts."""
+        self._evaluated = self._trained = False
+
     def drop_others(self, mark: Any) -> None:
         """Batches of other iterators than ``mark``'s were for something that was thrown away."""
         self.batches = [b if b.mark is mark else b._replace(samples=None) for b in self.batches]
@@ -142,6 +146,10 @@ class Consumption:
         for such a one is part of the iteration."""
         alone = self._trained and not self._evaluated
         self.settle()
+        if self._iterations > 1 and len(self.batches) == 1:
+            only = self.batches[0]
+            if only.samples is not None and not only.left_out and not is_other(only.loader):
+                return self._take_one(only)
         batches, self.batches = [b for b in self.batches if not b.left_out], []
         mine = [b for b in batches if not is_other(b.loader)]
         in_turn = alone and bool(batches) and not mine
@@ -157,6 +165,14 @@ class Consumption:
         correction = self._learn(before, same) if self._iterations == 1 else 0.0
         self._iterations += 1
         return Trained(self._consume(), counted, wait_s, turnovers, correction, in_turn)
+
+    def _take_one(self, batch: Batch) -> Trained:
+        """The usual iteration, quickly: one batch of the training loader."""
+        self.batches = []
+        self._taken += 1
+        self._iterations += 1
+        self._take_in([batch])
+        return Trained(self._consume(), True, batch.wait_s, () if batch.turnover_s is None else (batch.turnover_s,), 0.0, False)
 
     def settle(self, left_out: bool = False) -> None:
         """The job is done with the latest batch. Was it only evaluated, nobody trained on it; ``left_out``: nor does its time count."""

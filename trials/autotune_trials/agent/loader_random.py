@@ -15,12 +15,14 @@ always run in the job's own process.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
-import random
 import sys
 from time import perf_counter
 from typing import Any
+
+from autotune_trials.agent.random_streams import give_streams_back, keep_streams, seed_streams
 
 _MIX = 0x9E3779B97F4A7C15  # the golden ratio, as in splitmix64
 
@@ -30,8 +32,9 @@ class EpochSeeds:
 
     def __init__(self, generator: Any, epoch: int) -> None:
         """``generator``: the torch.Generator the loader draws from; only looked at, nothing is drawn from it."""
-        state = bytes(generator.get_state().tolist())
-        self._base = int.from_bytes(hashlib.blake2b(state, digest_size=8, salt=epoch.to_bytes(8, "little")).digest(), "little")
+        state = generator.get_state()
+        words = ctypes.string_at(state.data_ptr(), state.numel())  # 5 KB: as a list they take 60 µs
+        self._base = int.from_bytes(hashlib.blake2b(words, digest_size=8, salt=epoch.to_bytes(8, "little")).digest(), "little")
 
     def of(self, batch: int) -> int:
         """The seed of the ``batch``-th batch, below 2**63."""
@@ -56,8 +59,8 @@ class SeededIndices:
 class SeededFetcher:
     """torch's fetcher in the job's own process, with the streams seeded while it fetches.
 
-    Keeping numpy's state and giving it back takes some 50 µs. ``hooks.own_s`` says how long all of it took, to be left out of
-    the iteration: workers do not have it, and a job without workers must not look slower than it is.
+    ``hooks.own_s`` says how long that took, to be left out of the iteration: workers do not have it, and a job without workers must not
+    look slower than it is.
     """
 
     def __init__(self, fetcher: Any, stream: Any, hooks: Any) -> None:
@@ -65,14 +68,14 @@ class SeededFetcher:
 
     def fetch(self, indices: Any) -> Any:
         began = perf_counter()
-        before = _states()
+        before = keep_streams()
         try:
-            seed_streams(self._stream.seeds.of(self._stream.number - 1))
+            seeded(self._stream.seeds.of(self._stream.number - 1), indices)
             self._hooks.own_s += perf_counter() - began
             return self._fetcher.fetch(indices)
         finally:
             fetched = perf_counter()
-            _restore(before)
+            give_streams_back(before)
             self._hooks.own_s += perf_counter() - fetched
 
     def __getattr__(self, name: str) -> Any:
@@ -82,22 +85,12 @@ class SeededFetcher:
 
 
 def seeded(seed: int, indices: Any) -> Any:
-    """Seed this process' streams and return ``indices``. Never raises: a worker would die of it."""
+    """Seed this process' streams and return ``indices``. Never raises: a worker would die of it, and so would the job."""
     try:
         seed_streams(seed)
     except Exception:
         pass
     return indices
-
-
-def seed_streams(seed: int) -> None:
-    """Seed torch's CPU stream, ``random`` and numpy's global stream, each as far as it is imported."""
-    # Not through torch.manual_seed and the like: a seeded session moves what the job passes to them.
-    sys.modules["torch"].default_generator.manual_seed(seed)
-    _unpatched(random.seed)(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        _unpatched(numpy.random.seed)(seed % 2**32)
 
 
 def workers_find_us(context: Any) -> bool:
@@ -109,21 +102,3 @@ def workers_find_us(context: Any) -> bool:
     door = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inject")
     path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return method == "fork" or ("AUTOTUNE_SESSION" in os.environ and door in map(os.path.abspath, path))
-
-
-def _states() -> tuple[Any, Any, Any]:
-    numpy = sys.modules.get("numpy")
-    torch_state = sys.modules["torch"].default_generator.get_state()
-    return torch_state, random.getstate(), numpy.random.get_state() if numpy is not None else None
-
-
-def _restore(states: tuple[Any, Any, Any]) -> None:
-    torch_state, random_state, numpy_state = states
-    sys.modules["torch"].default_generator.set_state(torch_state)
-    random.setstate(random_state)
-    if numpy_state is not None:
-        sys.modules["numpy"].random.set_state(numpy_state)
-
-
-def _unpatched(function: Any) -> Any:
-    return getattr(function, "__wrapped__", function)

@@ -44,7 +44,7 @@ from autotune_trials.agent.probe import GradientSketch, NormProbe
 from autotune_trials.agent.recording import RecordMode
 from autotune_trials.agent.sample_count import SampleCount
 from autotune_trials.agent.sites import SiteRecorder
-from autotune_trials.measure.clock import AWAY, BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, PhaseClock
+from autotune_trials.measure.clock import AWAY, BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, PhaseClock, StillClock
 from autotune_trials.protocol import Fault, SessionConfig
 
 MODES: dict[str, type[Mode]] = {"live": LiveMode, "fixed": RecordMode, "profile": RecordMode, "launch": Mode}
@@ -57,11 +57,12 @@ class Agent:
         self.torch, self.config = torch, config
         self.pid = os.getpid()
         self.stopped = False
+        self.measures = config.mode != "launch"  # else settings are held, and nobody asks how the job does
         self.patches = PatchSet()
         self.channel = Channel(config.socket)
         self.last_words = LastWords(self)
         self.live = LiveJobControl(torch, self, config.loss_scale)
-        self.clock: PhaseClock = PhaseClock()
+        self.clock: PhaseClock = PhaseClock() if self.measures else StillClock()
         self.loss = LossMeter(torch)
         self.probe = NormProbe(torch, config.probe_steps if config.mode == "fixed" else 0)
         self.sketch = GradientSketch(torch, wanted=self.probe.left > 0)
@@ -330,7 +331,7 @@ class Agent:
                 self.knobs.hold(final=True)
                 self._start_over()
                 self.consumption.start_over()
-            if loss is not None:
+            if loss is not None and self.measures:
                 self.loss.replace(loss)
             self.live.autocast.leave()
             self.end_iteration(samples)
@@ -346,7 +347,7 @@ class Agent:
 
     def on_metric(self, name: str, value: Any) -> None:
         """``autotune.metric()`` in the job."""
-        if not self.stopped and len(self.metrics.setdefault(str(name), [])) < 100_000:
+        if not self.stopped and self.measures and len(self.metrics.setdefault(str(name), [])) < 100_000:
             if isinstance(value, self.torch.Tensor):
                 value = value.detach().clone()
             self.metrics[str(name)].append((self.samples.total, value))
@@ -355,14 +356,7 @@ class Agent:
         """The running iteration ends now."""
         if not self.iterations:
             log.crumb("step")
-        self.interruptions.end_look()
-        wall, spent = self.clock.cut()
-        iteration = Iteration(self.iterations, sum(wall[:AWAY]), spent)
-        trained = self.consumption.take(self.batches.is_other, self.interruptions.other_loader_counts)
-        self.samples.add(iteration, trained, samples)
-        if trained.in_turn:
-            self.interruptions.note_turn()
-        iteration.interrupted = self.interruptions.end_iteration()
+        iteration = self._measured(samples) if self.measures else Iteration(self.iterations, 0.0, [])
         iteration.skipped, self._skipped = self._skipped, False
         if self.live.scaler is not None:
             self.live.scaler.update()
@@ -378,6 +372,18 @@ class Agent:
         self.modules.end_iteration()
         self.mode.on_iteration(iteration)
         self._begin_range()
+
+    def _measured(self, samples: float | None) -> Iteration:
+        """What the running iteration took, and trained on."""
+        self.interruptions.end_look()
+        wall, spent = self.clock.cut()
+        iteration = Iteration(self.iterations, sum(wall[:AWAY]), spent)
+        trained = self.consumption.take(self.batches.is_other, self.interruptions.other_loader_counts)
+        self.samples.add(iteration, trained, samples)
+        if trained.in_turn:
+            self.interruptions.note_turn()
+        iteration.interrupted = self.interruptions.end_iteration()
+        return iteration
 
     def _begin_range(self) -> None:
         """In a profiler's timeline the next iteration begins here: what the agent does between two belongs to none."""

@@ -24,8 +24,11 @@ class LossEvents:
 
     def on_backward(self, tensors: Any, gradients: Any) -> None:
         """``tensors`` are differentiated: the loss, or what stands for it."""
+        value = self.cached.judge(tensors, gradients)
+        if not self._agent.measures:
+            return
         scaled, true_loss = self._scaled
-        value, differentiated = self.cached.judge(tensors, gradients), true_loss if tensors is scaled() else tensors
+        differentiated = true_loss if tensors is scaled() else tensors
         if value is Value.TOTAL:
             self._agent.loss.add_total(differentiated, gradients)
         elif value is Value.LOSS:

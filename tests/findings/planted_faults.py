@@ -104,7 +104,7 @@ def run(planted: Planted, directory: Path, clean: bool) -> Run:
     root = directory / "session"
     root.mkdir()
     knobs = tuple(KnobChoice(name, value) for name, value in planted.knobs.items())
-    config = SessionConfig("profile", "", knobs, steps=explain.SETTLE_STEPS, seed=0)
+    config = SessionConfig("profile", "", knobs=knobs, steps=explain.SETTLE_STEPS, seed=0)
     environment = {"OMP_NUM_THREADS": "1", "PLANTED": str(figures), **planted.environment}
     session = Session(argv, directory, environment, SessionPaths(root), config, startup_timeout_s=120.0, hang_timeout_s=60.0)
     session.start()

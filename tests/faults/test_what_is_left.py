@@ -57,6 +57,7 @@ def test_a_lock_is_seen(tmp_path: Path) -> None:
 
 # What of the table in README.md is looked after in another way, or starts nothing.
 OTHERWISE = {
+    "executors/test_cluster_head.py": "starts nothing",
     "executors/test_ray_faults.py": "what is left on each node: ray_runs.py",
     "executors/test_ray_several_nodes.py": "what is left on each node: ray_runs.py",
     "job/test_odd_files.py": "reads files",

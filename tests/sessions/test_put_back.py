@@ -623,9 +623,13 @@ def test_interrupted_while_files_are_put_back(make_session, home, monkeypatch):
     monkeypatch.setattr("autotune_trials.put_back.restore_file", restore_file)
     over = threading.Event()
     threading.Thread(target=over.wait, daemon=True).start()
-    with pytest.raises(KeyboardInterrupt):
-        session.close()
-    over.set()
+    before_us = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            session.close()
+    finally:
+        signal.signal(signal.SIGINT, before_us)
+        over.set()
     assert state(home) == before and len(session.outcome["restored"]) == 60
 
 

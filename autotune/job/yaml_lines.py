@@ -27,6 +27,7 @@ MAX_BYTES = 1 << 17  # read in 3 s at worst; a long tuned.yaml has a tenth of it
 MAX_DIGITS = 100  # of a whole number
 MAX_DEPTH = 50
 NO_CHARACTER = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates, but for those that stand for undecodable bytes of file names
+PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 Place = tuple[str | int, ...]  # keys and indexes from the top: ("budget", "minutes")
 
@@ -218,12 +219,20 @@ def _check_scalar(node: yaml.ScalarNode, line: int) -> None:
     if node.tag not in _PLAIN or kind in ("seq", "map"):
         raise YamlMistake(f"the tag {node.tag.replace(_CORE, '!!')}: only plain data is read", line)
     if NO_CHARACTER.search(node.value):
-        raise YamlMistake("half of a character (an unpaired surrogate)", line, "text")
+        node.value = _joined(node.value, line)
     if kind == "int" and len(node.value) > MAX_DIGITS:
         raise YamlMistake(f"a number of {len(node.value)} digits", line, f"at most {MAX_DIGITS}")
     means = _Loader.meaning(node.value)
     if kind != "str" and kind != means and (kind, means) != ("float", "int"):
         raise YamlMistake(f"'{node.value[:40]}' under the tag !!{kind}", line)
+
+
+def _joined(text: str, line: int) -> str:
+    """``text`` with the halves put together in which JSON writes a character beyond 0xFFFF: "\\ud83d\\ude82"."""
+    joined = PAIR.sub(lambda pair: pair[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le"), text)
+    if NO_CHARACTER.search(joined):
+        raise YamlMistake("half of a character (an unpaired surrogate)", line, "text")
+    return joined
 
 
 def read_text(document: Document, place: Place, value: Any) -> str:

@@ -103,6 +103,12 @@ def test_a_shell_is_used_only_when_asked_for(tmp_path: Path) -> None:
     assert job.command == ("/bin/sh", "-c", "cd sub && python train.py > log")
 
 
+def test_json_is_read_as_json_is_written() -> None:
+    """Which writes a character beyond 0xFFFF as two halves, and an undecodable byte of a file name as one."""
+    data = {"name": "größe-训练-🚂", "🚂": ["\U0001f4a9", "a\udc80"]}
+    assert parse_yaml(json.dumps(data)).data == data
+
+
 def test_aliases_and_merges_work(tmp_path: Path) -> None:
     job = load(tmp_path, "command: python train.py\nenv:\n  <<: {A: 1, B: 2}\n  B: 3\n")
     assert job.env == {"A": "1", "B": "3"}

@@ -43,7 +43,7 @@ _known_numpy_stream = functools.cache(numpy_stream)
 
 def _numpy_stream() -> Stream | None:
     numpy = sys.modules.get("numpy")
-    if not hasattr(numpy, "random"):  # not imported, or another thread is about to
+    if numpy is None or not hasattr(numpy, "random"):  # not imported, or another thread is about to
         return None
     stream = _known_numpy_stream(numpy)
     if isinstance(stream, NumpyTwister) and stream.bits is not numpy.random.mtrand._rand._bit_generator:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from autotune.errors import InputError
 from autotune.export.formats.launchers import Parts, take_apart
@@ -36,7 +37,7 @@ def resources_of(tuned: TunedConfig) -> Resources:
     workers = _value(tuned, "num_workers", p.footprint.num_workers)
     threads = _value(tuned, "intra_op_threads", 1 if on_gpu else p.footprint.threads)
     wanted = max(1, processes) * max(1, workers + threads)
-    cores = int(p.machine.get("cores") or wanted)
+    cores = int(_known(p.machine, "cores")) or wanted
     return Resources(nodes, max(1, processes), min(wanted, cores), processes if on_gpu else 0, _memory_gib(tuned, processes))
 
 
@@ -44,8 +45,14 @@ def _memory_gib(tuned: TunedConfig, processes: int) -> int:
     p = tuned.provenance
     if p.footprint.host_memory_gib:
         return max(LEAST_MEMORY_GIB, math.ceil(HEADROOM * p.footprint.host_memory_gib))
-    whole, devices = float(p.machine.get("memory_gib") or 0), int(p.machine.get("device_count") or 1)
-    return int(whole * min(1.0, processes / max(1, devices)))
+    devices = max(1, int(_known(p.machine, "device_count")))
+    return int(_known(p.machine, "memory_gib") * min(1.0, processes / devices))
+
+
+def _known(machine: Mapping[str, Any], name: str) -> float:
+    """A positive number of the machine's; 0.0 where the file holds none."""
+    value = machine.get(name)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf else 0.0
 
 
 def _value(tuned: TunedConfig, knob: str, otherwise: int) -> int:

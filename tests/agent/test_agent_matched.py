@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -101,7 +103,7 @@ def test_another_seed_is_another_augmentation(losses) -> None:
 
 
 def test_seeding_a_batch_costs_little_and_is_left_out() -> None:
-    import numpy  # noqa: F401
+    import numpy
     import torch
 
     from autotune_trials.agent.loader_random import EpochSeeds, SeededFetcher
@@ -113,19 +115,23 @@ def test_seeding_a_batch_costs_little_and_is_left_out() -> None:
         def fetch(self, indices: object) -> object:
             return indices
 
-    bare: Nothing = Nothing()
-    fetcher, best = SeededFetcher(bare, bare, bare), []
-    before = torch.get_rng_state()
-    for _ in range(20):
+    def by_public_functions() -> None:
+        torch_state, python_state, numpy_state = torch.get_rng_state(), random.getstate(), numpy.random.get_state()
+        torch.set_rng_state(torch_state)
+        random.setstate(python_state)
+        numpy.random.set_state(numpy_state)
+
+    def thread_s(call: Callable[[], object]) -> float:
         began = time.thread_time()
         for _ in range(100):
-            fetcher.fetch([])
-        middle = time.thread_time()
-        for _ in range(100):
-            bare.fetch([])
-        best.append((middle - began) - (time.thread_time() - middle))
+            call()
+        return (time.thread_time() - began) / 100
+
+    bare = Nothing()
+    fetcher, before = SeededFetcher(bare, bare, bare), torch.get_rng_state()
+    rounds = [(thread_s(lambda: fetcher.fetch([])), thread_s(by_public_functions)) for _ in range(20)]
     assert torch.equal(torch.get_rng_state(), before)
-    cost_s = min(best) / 100
-    print(f"{1e6 * cost_s:.0f} us a batch")
-    assert cost_s < 50e-6  # 12 seen; others may use the machine at the same time
+    cost_s, public_s = map(min, zip(*rounds))
+    print(f"{1e6 * cost_s:.0f} us a batch, without seeding {1e6 * public_s:.0f} us by the public functions")
+    assert cost_s < 0.5 * public_s
     assert bare.own_s / 2000 > 0.5 * cost_s  # nearly all of it is known, to be left out of the iteration

@@ -97,3 +97,10 @@ def test_a_bit_generator_of_the_jobs_own_is_found(bits: type) -> None:
     kept, expected = keep_streams(), numpy.random.random(700).tolist()
     give_streams_back(kept)
     assert numpy.random.random(700).tolist() == expected
+
+
+def test_a_bit_generator_that_comes_back_is_read_as_memory_again() -> None:
+    mine = numpy.random.get_bit_generator()
+    for bits, kind in ((mine, NumpyTwister), (numpy.random.PCG64(7), PublicStream), (mine, NumpyTwister)):
+        numpy.random.set_bit_generator(bits)
+        assert type(keep_streams()[2]) is kind

@@ -7,7 +7,7 @@ import random
 import sys
 from typing import Any
 
-from autotune_trials.agent.twisters import NumpyTwister, Stream, numpy_stream, python_stream
+from autotune_trials.agent.twisters import Stream, numpy_stream, python_stream
 
 Kept = tuple[Any, Any, Stream | None, Any]
 
@@ -38,18 +38,19 @@ def give_streams_back(kept: Kept) -> None:
 
 
 _python_stream = functools.cache(python_stream)
-_known_numpy_stream = functools.cache(numpy_stream)
 
 
 def _numpy_stream() -> Stream | None:
     numpy = sys.modules.get("numpy")
     if numpy is None or not hasattr(numpy, "random"):  # not imported, or another thread is about to
         return None
-    stream = _known_numpy_stream(numpy)
-    if isinstance(stream, NumpyTwister) and stream.bits is not numpy.random.mtrand._rand._bit_generator:
-        _known_numpy_stream.cache_clear()  # the job has given numpy another bit generator
-        return _known_numpy_stream(numpy)
-    return stream
+    return _numpy_stream_over(numpy, getattr(numpy.random.mtrand._rand, "_bit_generator", None))
+
+
+@functools.lru_cache(maxsize=1)
+def _numpy_stream_over(numpy: Any, bits: Any) -> Stream:
+    """Asked anew when the job gives numpy another bit generator, and when it gives it the old one back."""
+    return numpy_stream(numpy)
 
 
 def _unpatched(function: Any) -> Any:

@@ -157,59 +157,36 @@ def test_a_job_that_fails_only_with_batches_from_memory_is_not_broken(tmp_path: 
 
 
 class Killed(ShortJob):
-    """Somebody kills the job whenever a candidate's block begins, so many times."""
+    """Somebody kills the job, or a worker of its DataLoader, whenever a candidate's block begins, so many times. Without a worker the job goes on."""
 
-    def __init__(self, times: int) -> None:
+    def __init__(self, times: int, *, only_worker: bool = False) -> None:
         super().__init__(table(), steps=10_000)
-        self.times = times
+        self.times, self.only_worker = times, only_worker
 
     def report(self, block: Block, config: Config) -> BlockReport:
-        if config and self.times:
-            self.times -= 1
-            raise SessionFailed("killed", "killed by the system (SIGKILL)")
-        return super().report(block, config)
-
-
-def test_a_job_that_is_killed_twice_in_a_candidates_block_is_measured_all_the_same(tmp_path: Path) -> None:
-    machine = Killed(KILLS - 1)
-    with comparing(tmp_path, machine) as live:
-        live.reference({})
-        assert live.compare(FASTER, {}).ratio.estimate == pytest.approx(-0.3567, abs=0.03)
-
-
-def test_a_candidate_that_gets_the_job_killed_each_time_is_infeasible(tmp_path: Path) -> None:
-    """A guard of the machine's memory that is not the kernel: larger sizes are not tried, either."""
-    with comparing(tmp_path, Killed(100)) as live:
-        live.reference({})
-        with pytest.raises(BlockFailed, match="killed 3 times") as caught:
-            live.compare(FASTER, {})
-        assert caught.value.kind == "infeasible"
-        assert live.reference({}) > 0
-
-
-class WorkersKilled(ShortJob):
-    """Somebody kills a DataLoader worker in a candidate's block, so many times; the job goes on."""
-
-    def __init__(self, times: int) -> None:
-        super().__init__(table(), steps=10_000)
-        self.times = times
-
-    def report(self, block: Block, config: Config) -> BlockReport:
-        if config and self.times:
-            self.times -= 1
+        if not config or not self.times:
+            return super().report(block, config)
+        self.times -= 1
+        if self.only_worker:
             return BlockReport(block.id, 0, None, error="knob: loader settings: DataLoader worker (pid 7) is killed by signal: Killed.")
-        return super().report(block, config)
+        raise SessionFailed("killed", "killed by the system (SIGKILL)")
 
 
-def test_a_worker_that_somebody_kills_says_nothing_of_the_settings(tmp_path: Path) -> None:
-    machine = WorkersKilled(KILLS - 1)
+@pytest.mark.parametrize("only_worker", [False, True])
+def test_who_is_killed_twice_in_a_candidates_block_is_measured_all_the_same(only_worker: bool, tmp_path: Path) -> None:
+    machine = Killed(KILLS - 1, only_worker=only_worker)
     with comparing(tmp_path, machine) as live:
         live.reference({})
         assert live.compare(FASTER, {}).ratio.estimate == pytest.approx(-0.3567, abs=0.03)
     assert machine.times == 0
-    with comparing(tmp_path / "always", WorkersKilled(100)) as live:
+
+
+@pytest.mark.parametrize(("only_worker", "said"), [(False, "killed 3 times"), (True, "workers of its DataLoader were killed 3 times in a row")])
+def test_a_candidate_with_which_they_are_killed_each_time_is_infeasible(only_worker: bool, said: str, tmp_path: Path) -> None:
+    """A guard of the machine's memory that is not the kernel: larger sizes are not tried, either."""
+    with comparing(tmp_path, Killed(100, only_worker=only_worker)) as live:
         live.reference({})
-        with pytest.raises(BlockFailed, match=f"workers of its DataLoader were killed {KILLS} times in a row") as caught:
+        with pytest.raises(BlockFailed, match=said) as caught:
             live.compare(FASTER, {})
         assert caught.value.kind == "infeasible"
         assert live.reference({}) > 0

@@ -57,7 +57,7 @@ def _mistake(detail: Mapping[str, Any]) -> Mistake:
         return Mistake(place, f"unknown key {shown(place[-1])}", f"one of {', '.join(keys)}", nearest(place[-1], keys))
     if kind == "missing":
         return Mistake(place[:-1], f"'{key}' is missing", "the command that starts the job, such as: python train.py")
-    return Mistake(place, f"{key} is {shown(value)}", _expected(kind, context))
+    return Mistake(place, f"{key or 'a key'} is {shown(value)}", _expected(kind, context))
 
 
 def _keys(place: Place) -> list[str]:
@@ -80,7 +80,7 @@ def _expected(kind: str, context: Mapping[str, Any]) -> str:
     known = {
         "int_type": "a whole number", "int_from_float": "a whole number",
         "float_type": "a number (the unit is in the key's name)", "finite_number": "a finite number",
-        "string_type": "text", "bool_type": "true or false",
+        "string_type": "text", "string_unicode": "text, without bytes that stand for no character", "bool_type": "true or false",
         "model_type": "a mapping: key: value", "dict_type": "a mapping: key: value",
         "string_too_short": "text that is not empty", "string_too_long": "a shorter text",
         "string_pattern_mismatch": "letters, digits, dot, dash and underscore, a letter or digit first",

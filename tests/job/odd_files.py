@@ -182,8 +182,8 @@ def check_no_canary(folder: Path) -> None:
 
 
 def command_line(*arguments: str) -> tuple[int, str]:
-    """Exit code and all that was said, by a command run in this process, with streams as strict as a terminal's."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    """Exit code and all that was said, by a command run in this process, with streams as strict as Python's own."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=errors) for errors in ("strict", "backslashreplace"))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main(list(arguments))
     said = ""

@@ -170,6 +170,12 @@ def test_a_file_that_is_not_text_is_refused(folder: Path) -> None:
     check_refused(autotune("check", "job.yaml", cwd=folder), ("job.yaml:2: not UTF-8",))
 
 
+@pytest.mark.parametrize(("text", "found"), [('"\\udc80":', "job.yaml:1: a key is"), ('{"command": "a", "name": "x\\udc80"}', "job.yaml:1: name is")])
+def test_a_byte_that_is_no_text_is_named_and_refused(text: str, found: str, folder: Path) -> None:
+    (folder / "job.yaml").write_text(text)
+    check_refused(autotune("check", "job.yaml", cwd=folder), (found, "\\udc80", "bytes that stand for no character"))
+
+
 def test_a_file_too_large_is_refused(folder: Path) -> None:
     (folder / "job.yaml").write_text("# " + "x" * (1 << 20))
     check_refused(autotune("check", "job.yaml", cwd=folder), ("bytes", "at most"))

@@ -338,6 +338,20 @@ def test_what_may_stay_in_a_directory_that_was_made_is_not_told(make_session, ho
     assert session.outcome["left"] == []
 
 
+def test_compiled_modules_stay_and_are_not_told_but_go_with_a_package_of_the_jobs_making(make_session, home):
+    """Each trial would have to compile the user's modules again, and the first run would name them all."""
+    for name in ("theirs", "theirs/deep"):
+        (home / name).mkdir()
+        (home / name / "__init__.py").write_text("")
+    job = "import theirs.deep\nos.mkdir('made')\nopen('made/__init__.py', 'w').close()\nimport made\nassert os.path.isdir('made/__pycache__')\n"
+    session = make_session(HEAD + f"sys.path.insert(0, {str(home)!r})\nsys.dont_write_bytecode = False\n{job}open('done', 'w').close()", keep=())
+    wait_for((home / "done").exists)
+    session.close()
+    compiled = {str(path.parent.relative_to(home)) for path in home.rglob("*.pyc")}
+    assert {"theirs/__pycache__", "theirs/deep/__pycache__"} <= compiled and not (home / "made").exists()
+    assert not [path for path in session.outcome["removed"] if "theirs" in path] and not session.outcome["failed"]
+
+
 def test_a_job_that_writes_very_many_files_in_two_steps(ledger, home):
     log = home / "session" / "written" / "i-1"
     records = (f"{2 * n}\0+\0{home}/out/{n}.tmp\0\x000\0{2 * n + 1}\0>\0{home}/out/{n}.tmp\0{home}/out/{n}\x000\0" for n in range(50_000))

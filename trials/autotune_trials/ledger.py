@@ -221,7 +221,7 @@ class Ledger:
 
     def _stays(self, path: str, checkpoint: bool = False) -> bool:
         """Whether what is made at ``path`` outlives the session. Python's compiled modules go with a directory that does not."""
-        return not self._holds(path, checkpoint) and not ("__pycache__" in path and self._names.inside(path))
+        return not self._holds(path, checkpoint) and not ("__pycache__" in path and self._names.goes_with_a_folder(path))
 
     def _require_not_ours(self, ours: bool, path: str) -> None:
         if ours:

@@ -59,10 +59,10 @@ class Names:
         self.catch_up()
         return path in self.folders
 
-    def inside(self, path: str) -> bool:
-        """Whether ``path`` lies in a directory the session has made."""
+    def goes_with_a_folder(self, path: str) -> bool:
+        """Whether ``path`` lies in a directory that the session has made and that does not stay."""
         self.catch_up()
-        return _inside(path, self.folders)
+        return _inside(path, {folder for folder, flags in self.folders.items() if not flags & STAYS})
 
     def catch_up(self) -> None:
         with self._lock:

@@ -96,7 +96,7 @@ def _foretell(bench: Bench, observation: Observation) -> None:
     needed_s, share = first_look_s(bench, observation), 1 - SEARCH_SHARE
     if bench.executor.lanes() is None and needed_s > share * bench.spec.budget.minutes * 60:
         bench.progress.note(
-            f"to prove one finalist faster takes about {duration_words(needed_s)} of this job, which budget.minutes ({bench.spec.budget.minutes:g}) "
+            f"to prove one finalist faster takes at least {duration_words(needed_s)} of this job, which budget.minutes ({bench.spec.budget.minutes:g}) "
             f"has no room for: if something is found, the run goes on beyond it (budget.minutes: {math.ceil(needed_s / share / 60)} would do)"
         )
 

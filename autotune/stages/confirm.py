@@ -17,7 +17,7 @@ from autotune.results import Confirmation, Interval, KnobGain, Observation, Tria
 from autotune.stages.bench import KILLS, Bench
 from autotune.stages.live import BlockFailed, LiveComparison
 from autotune.stages.pairs import Pairs
-from autotune.verdict.speedup import LOOKS, MINIMUM_GAIN, LogRatio, choose, decide
+from autotune.verdict.speedup import LOOKS, MINIMUM_GAIN, LogRatio, choose, decide, next_look_adopts
 from autotune_spaces.base import Config, Scope, Value
 from autotune_spaces.codec import decode, encode
 
@@ -65,7 +65,9 @@ def simplify(bench: Bench, observation: Observation, config: Config, trials: Seq
 
 
 def confirm(bench: Bench, config: Config, pairs: Pairs) -> Confirmation:
-    """Fresh processes until the interval decides, or the looks or the budget's minutes are used up. The first look is always taken.
+    """Fresh processes until the interval decides, or the looks or the budget's minutes are used up.
+
+    The first look is always taken; beyond the budget, others as long as what was measured says that the next one adopts.
 
     Raises:
         BaselineError: the unchanged job fails, or cannot be timed.
@@ -78,12 +80,16 @@ def confirm(bench: Bench, config: Config, pairs: Pairs) -> Confirmation:
         except SessionFailed as failure:
             often = f"was killed {KILLS} times" if failure.kind == "killed" else "failed twice"
             return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, f"it {often} in a fresh process ({failure})")
-        decision = decide(pairs.log_speedups(), look=look, looks=LOOKS, finalists=VARIANTS, minimum_gain=MINIMUM_GAIN)
+        ratios = pairs.log_speedups()
+        decision = decide(ratios, look=look, looks=LOOKS, finalists=VARIANTS, minimum_gain=MINIMUM_GAIN)
         if decision.state != "continue":
             break
         if bench.out_of_time_at(f"{pairs.label}|{key_of(config)}|{LOOKS[look]}"):
-            decision = replace(decision, state="reject", reason=f"{decision.reason}, and {out_of_time_text(bench)}")
-            break
+            if not next_look_adopts(ratios, look=look, looks=LOOKS, finalists=VARIANTS, minimum_gain=MINIMUM_GAIN):
+                decision = replace(decision, state="reject", reason=f"{decision.reason}, and {out_of_time_text(bench)}")
+                break
+            more = LOOKS[look + 1] - LOOKS[look]
+            bench.progress.note(f"{decision.reason}; {out_of_time_text(bench)}, but {more} pairs more are likely to prove it")
         look += 1
     before, after = pairs.anatomies()
     confirmation = Confirmation(

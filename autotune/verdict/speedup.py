@@ -181,12 +181,12 @@ def decide(
         raise ValueError(f"look {look} is not one of the {len(looks)} planned")
     if not all(math.isfinite(r) for r in log_ratios):
         raise ValueError("log ratios must be finite")
-    level = min(alpha, 2 * alpha / max(finalists, 1))
+    level = _level(alpha, finalists)
     centre, error, freedom = trimmed_mean(log_ratios)
     half = critical_value(len(log_ratios), look, looks, level) * error if freedom else math.inf
     low, high = centre - half, centre + half
     wanted = math.log1p(minimum_gain)
-    estimate = centre * (1 - freedom / max(freedom - 2, 1) * (error / centre) ** 2) if low > 0 else centre
+    estimate = _drawn(centre, error, freedom) if low > 0 else centre
     interval = Interval(math.exp(estimate), _exp(low), _exp(high))
     figures = (
         f"{_times(interval.estimate)} ({_times(interval.low)} to {_times(interval.high)}, {len(log_ratios)} pairs)"
@@ -207,6 +207,31 @@ def decide(
         return SpeedDecision("reject", interval, f"no gain of {minimum_gain:.0%} or more is shown: {figures}")
     needed = required_blocks(log_ratios, estimate, level / len(looks))
     return SpeedDecision("reject", interval, too_noisy_text(interval, len(log_ratios), needed), True, needed)
+
+
+def next_look_adopts(
+    log_ratios: Sequence[float],
+    *,
+    look: int,
+    looks: Sequence[int] = LOOKS,
+    finalists: int = 1,
+    minimum_gain: float = MINIMUM_GAIN,
+    alpha: float = ALPHA,
+) -> bool:
+    """Whether the pairs of the next look, were they to lie and scatter as these do, would be adopted. Arguments as of :func:`decide`.
+
+    Five trimmed pairs have two degrees of freedom: their interval reaches 11 errors to each side, that of eight 4. Who would stop at five may
+    be three pairs short of a proof. Going on or not may depend on what was seen: the interval holds at whatever look it is reported.
+    """
+    if look + 1 >= len(looks):
+        return False
+    pairs = looks[look + 1]
+    centre, error, freedom = trimmed_mean(log_ratios)
+    if freedom == 0:
+        return False
+    expected = error * math.sqrt(len(log_ratios) / pairs)
+    half = critical_value(pairs, look + 1, looks, _level(alpha, finalists)) * expected
+    return centre - half > 0 and _drawn(centre, expected, pairs - 2 * trimmed_each_end(pairs) - 1) >= math.log1p(minimum_gain)
 
 
 def required_blocks(log_ratios: Sequence[float], half_width: float, alpha: float = ALPHA) -> int | None:
@@ -249,6 +274,16 @@ def choose(speedups: Sequence[float], changes: Sequence[int], *, tie: float = MI
     best = max(speedups)
     tied = [i for i, s in enumerate(speedups) if s * (1 + tie) >= best]
     return min(tied, key=lambda i: (changes[i], -speedups[i]))
+
+
+def _level(alpha: float, finalists: int) -> float:
+    """Two-sided, of the interval of one of ``finalists`` that share ``alpha`` (see :func:`decide`)."""
+    return min(alpha, 2 * alpha / max(finalists, 1))
+
+
+def _drawn(centre: float, error: float, freedom: int) -> float:
+    """``centre`` drawn towards 0 by its own ``error`` (see :func:`decide`)."""
+    return centre * (1 - freedom / max(freedom - 2, 1) * (error / centre) ** 2)
 
 
 def _log(cost: float) -> float:

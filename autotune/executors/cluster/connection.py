@@ -71,7 +71,8 @@ def _knock(address: str) -> None:
 
 
 def _unreachable(address: str, error: Exception) -> InputError:
-    said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    said = f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") and lines[1:] else lines[0]  # a traceback of the server's, perhaps
     if "auth" in type(error).__name__.lower() or "token" in said.lower():
         return InputError(
             f"the cluster does not let us in: {said}", where="executor.ray.address", expected="this cluster's token",

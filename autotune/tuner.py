@@ -134,6 +134,9 @@ def prove(bench: Bench, observation: Observation, trials: Sequence[Trial]) -> Pr
     loss = NOT_NEEDED
     while (variants or queue) and len(seen) < VARIANTS:
         finalist = (variants or queue)[0]
+        if key_of(finalist) in seen:  # an earlier one has come down to it
+            (variants or queue).pop(0)
+            continue
         if rejected and not variants and bench.out_of_time_at(key_of(finalist)):
             left_out = Rejected(finalist, f"not tried in fresh processes: {out_of_time_text(bench)}")
             return Proof({}, f"{rejected[-1].reason}, no other finalist was tried", last, loss, gains, (*rejected, left_out))

@@ -17,6 +17,7 @@ from autotune.results import Confirmation, Interval, KnobGain, Observation, Tria
 from autotune.stages.bench import KILLS, Bench
 from autotune.stages.live import BlockFailed, LiveComparison
 from autotune.stages.pairs import Pairs
+from autotune.stages.search import PROCESS_PAIRS
 from autotune.verdict.speedup import LOOKS, MINIMUM_GAIN, LogRatio, choose, decide, next_look_adopts
 from autotune_spaces.base import Config, Scope, Value
 from autotune_spaces.codec import decode, encode
@@ -51,7 +52,7 @@ def simplify(bench: Bench, observation: Observation, config: Config, trials: Seq
             if name not in kept:
                 continue  # went together with the knob it depends on
             tried = _trial_gain(kept, trials)
-            gain = tried if tried is not None else _gain(bench, live, observation, kept, name)
+            gain = tried if tried is not None else _gain(bench, live, observation, kept, name, trials)
             worth = _worth(bench, observation, gain, _start_up_s(bench, name, kept, trials), last=len(kept) == 1)
             # beside a confirmed figure of the very same knob, a live one would only confuse
             shown = _interval(gain) if gain is not None and tried is None else None
@@ -125,12 +126,21 @@ def _trial_gain(config: Config, trials: Sequence[Trial]) -> LogRatio | None:
     return LogRatio(-(measured[-1].log_ratio or 0.0), measured[-1].standard_error or 0.0, measured[-1].pairs)
 
 
-def _gain(bench: Bench, live: LiveComparison, observation: Observation, config: Config, name: str) -> LogRatio | None:
-    """log(cost without the knob / cost with it); None if one of the two could not be measured."""
+def _gain(
+    bench: Bench, live: LiveComparison, observation: Observation, config: Config, name: str, trials: Sequence[Trial]
+) -> LogRatio | None:
+    """log(cost without the knob / cost with it); None if one of the two could not be measured.
+
+    What a trial's runs said is too good on average, as it was chosen for it, and so is measured anew; but not where the time is up.
+    """
     rest = without(config, name)
     try:
         if bench.spec.search_space[name].scope is Scope.LIVE:
             return live.compare(rest, config, prune=False, enough=_settled).ratio
+        made = _pairs_of_the_trial(bench, config, rest, trials)
+        if made is not None and bench.out_of_time_at(f"drop-{name}|{key_of(config)}"):
+            made.ensure(PROCESS_PAIRS)
+            return made.gain(observation.noise)
         live.close()  # two processes of the job side by side would spoil both
         pairs = Pairs(bench, config, rest, label=f"drop-{name}")
         for count in FRESH_DROP_PAIRS:
@@ -141,6 +151,15 @@ def _gain(bench: Bench, live: LiveComparison, observation: Observation, config: 
         return gain
     except (BlockFailed, SessionFailed):  # twice, in a fresh process
         return None
+
+
+def _pairs_of_the_trial(bench: Bench, config: Config, rest: Config, trials: Sequence[Trial]) -> Pairs | None:
+    """Those in which the search compared just these two, in fresh processes."""
+    for trial in trials:
+        if trial.origin == "process" and trial.state == "complete" and key_of(trial.config) == key_of(config):
+            pairs = Pairs(bench, config, rest, label=f"trial{trial.number}")
+            return pairs if pairs.known(PROCESS_PAIRS) else None
+    return None
 
 
 def _settled(gain: LogRatio) -> bool:

@@ -85,6 +85,10 @@ class Pairs:
                 record = self._measured(bench, side, seed)
             getattr(self, side)[seed] = record
 
+    def known(self, pairs: int) -> bool:
+        """Whether so many pairs of this label and these two configurations have been made already, by this run or an earlier process of it."""
+        return all(self.bench.stored(self._key(side, seed)) is not None for side in self.configs for seed in range(pairs))
+
     def repeat_reference(self, seed: int) -> Record:
         """The reference once more with the same seed, on the same machine if it is still there: is the job deterministic?"""
         return self._beside(self.reference[seed], partial(self._run, side="reference", seed=seed, again=True))

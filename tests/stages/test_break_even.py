@@ -13,6 +13,7 @@ from autotune.executors.replay import Loss
 from autotune.results import Result
 from autotune_trials.protocol import Record
 
+SPACE = "{num_workers: [2], cudnn_benchmark: [true]}"
 SEARCH_S = 6.0  # what cuDNN's search costs, spread over the first three iterations
 
 
@@ -26,11 +27,13 @@ def slow_start(request: FixedRun, record: Record) -> Record:
 
 
 def tuned_on_a_gpu(folder: Path, planned_steps: int) -> Result:
+    return run(folder, gpu(), job(folder, SPACE, f"planned_steps: {planned_steps}"))
+
+
+def gpu() -> Machine:
     speeds = {"num_workers": {"2": 0.7}, "cudnn_benchmark": {"true": 0.8}}
     machine = {"cores": 4, "device": "cuda", "device_name": "H200", "device_memory_gib": 141.0, "compute_capability": [9, 0], "cuda_version": "12.8"}
-    planted = table(loss=Loss(), factors=speeds, machine=machine)
-    spec = job(folder, "{num_workers: [2], cudnn_benchmark: [true]}", f"planned_steps: {planned_steps}")
-    return run(folder, Machine(planted, slow_start), spec)
+    return Machine(table(loss=Loss(), factors=speeds, machine=machine), slow_start)
 
 
 def test_a_process_knobs_start_up_is_measured_and_won_back(tmp_path: Path) -> None:
@@ -43,6 +46,20 @@ def test_a_process_knobs_start_up_is_measured_and_won_back(tmp_path: Path) -> No
     assert gain.start_up_s == trial.settle_s
     saved_s = result.observation.anatomy.iteration_s * 0.2
     assert gain.break_even_steps == pytest.approx(SEARCH_S / saved_s, rel=0.35)
+
+
+@pytest.mark.parametrize("time_is_up", [False, True])
+def test_what_it_gives_is_measured_anew_unless_the_time_is_up(time_is_up: bool, tmp_path: Path) -> None:
+    machine = gpu()
+
+    def clock(before: float) -> float:
+        return 1e6 if time_is_up and any(r.label.startswith("trial") for r in machine.requests) else before
+
+    result = run(tmp_path, machine, job(tmp_path, SPACE), clock)
+    assert set(result.knobs) == {"num_workers", "cudnn_benchmark"}
+    gain = next(g.speedup for g in result.gains if g.knob == "cudnn_benchmark")
+    assert gain is not None and gain.estimate == pytest.approx(1.25, rel=0.05)
+    assert any(r.label.startswith("drop-") for r in machine.requests) is not time_is_up
 
 
 def test_few_planned_steps_send_it_back(tmp_path: Path) -> None:

@@ -152,6 +152,16 @@ def test_no_further_finalist_is_begun_when_the_time_is_up_but_a_proven_one_is_se
     assert [r.reason.split(":")[0] for r in result.rejected] == ["not proven faster", "not tried in fresh processes"]
 
 
+def test_a_finalist_that_another_one_came_down_to_is_not_told_as_left_out(tmp_path: Path) -> None:
+    """The second finalist is one knob of the first, whose others go back."""
+    losses = table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.9}}, block_noise=0.02)
+    for seed in range(4):
+        machine = Machine(losses, fails_at({"confirm1-candidate-2": 2}), seed=seed)
+        result = run(tmp_path / str(seed), machine, clock=time_is_up_in("confirm1", machine))
+        told = [json.dumps(r.config, sort_keys=True) for r in result.rejected]
+        assert len(set(told)) == len(told), result.rejected
+
+
 def test_a_loss_that_does_not_move_proves_nothing_and_stops_the_search_for_variants(tmp_path: Path) -> None:
     machine = Machine(table(Loss(first=1.0, last=1.0, noise=0.0)))
     result = run(tmp_path, machine)

@@ -20,7 +20,7 @@ from autotune.results import (
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
 from autotune_trials.evidence import Place
 
-HOSTILE = "<script>alert('x')</script> [bold red]é漢字[/bold red] \x1b[31mred\x1b[0m\nsecond line \u202e $x_{1$ {{ 7*7 }} \udc80"
+HOSTILE = "<script>alert('x')</script> [bold red]é漢字[/bold red] \x1b[31mred\x1b[0m\nsecond line \u202e $x_{1$ {{ 2**31 }} \udc80"
 
 
 def machine() -> Machine:

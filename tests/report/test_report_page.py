@@ -88,8 +88,8 @@ def test_hostile_words_are_shown_not_run() -> None:
     page = Page(text)
     assert "<script>alert" not in text
     assert "<script>alert('x')</script> [bold red]é漢字" in page.text
-    assert "{{ 7*7 }}" in page.text
-    assert "49" not in page.text.split("Knobs left out")[1].split("Operators")[0]
+    assert "{{ 2**31 }}" in page.text
+    assert str(2**31) not in page.text
     assert page.text.count(words.clean(HOSTILE, 600)) > 10
 
 

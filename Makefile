@@ -34,7 +34,7 @@ ALONE := $(addprefix tests/,cli/test_resume.py cli/test_styles_through_the_front
 	explain/test_planted_operators.py faults/test_out_of_memory.py findings/test_planted_faults.py house/test_command_line.py house/test_readme.py \
 	stages/test_odd_losses.py verdict/test_loads.py)
 
-test: $(STAMP) ## Run the tests (about 20 minutes on two cores; GPU tests skip themselves where there is no GPU)
+test: $(STAMP) ## Run the tests (20 to 25 minutes on two cores; GPU tests skip themselves where there is no GPU)
 	OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile $(addprefix --ignore=,$(ALONE))
 	$(PYTEST) $(ALONE)
 

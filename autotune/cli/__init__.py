@@ -9,14 +9,25 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Sequence
 
 from autotune.errors import AutotuneError
+from autotune.service.ending import SUBMISSION, last_words
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code (``autotune`` hands it to ``sys.exit``)."""
+    submission = os.environ.pop(SUBMISSION, "")  # not the job's business
+    code = _exit_code(arguments)
+    if submission:
+        sys.stdout.flush()
+        print(last_words(submission, code), file=sys.stderr)
+    return code
+
+
+def _exit_code(arguments: Sequence[str] | None) -> int:
     try:
         from autotune.cli.app import build
 
@@ -43,8 +54,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _masked(text: str) -> str:
-    import os
-
     from autotune.secrets import mask_text
 
     return mask_text(text, os.environ)

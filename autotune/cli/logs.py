@@ -53,5 +53,5 @@ def follow_to_the_end(cluster: Cluster, id: str) -> None:
     except KeyboardInterrupt:
         raise Interrupted(f"no longer following; the run goes on\n  autotune logs {id} --follow\n  autotune stop {id}") from None
     if run.status != "SUCCEEDED":
-        typer.echo(f"{id}: {run.status.lower()}. {run.message}", err=True)
+        typer.echo(f"{id}: {run.status.lower()}. {run.message}".rstrip(), err=True)
         raise typer.Exit(run.exit_code or (130 if run.status == "STOPPED" else 1))

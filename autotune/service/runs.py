@@ -6,12 +6,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from autotune.errors import InputError
+from autotune.errors import InputError, Interrupted
 from autotune.job.mistakes import nearest
 from autotune.service.cluster import Cluster
+from autotune.service.ending import LOST, exit_code_in
 from autotune.service.submission import NAME_KEY, STOP_WAIT_S, last_line
 
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
@@ -52,7 +53,7 @@ class Runs:
             others: also jobs that autotune did not submit.
         """
         with self.cluster.answering():
-            found = [_run(job) for job in self._client.list_jobs() if job.submission_id]
+            found = [self._as_it_ended(_run(job)) for job in self._client.list_jobs() if job.submission_id]
         return sorted((r for r in found if others or r.name), key=lambda r: r.start_s or 0.0, reverse=True)
 
     def find(self, id: str) -> Run:
@@ -104,6 +105,19 @@ class Runs:
                 raise InputError(f"run '{id}' has not ended in {timeout_s:.0f} s", where=self.cluster.address, remedy="`autotune jobs` shows its state")
             time.sleep(POLL_S)
         return run
+
+    def _as_it_ended(self, run: Run) -> Run:
+        """``run`` as its log says that it ended, where Ray has lost sight of it."""
+        if run.status != "FAILED" or LOST not in run.message:
+            return run
+        try:
+            code = exit_code_in(self._client.get_job_logs(run.id), run.id)
+        except RuntimeError:  # its node is gone
+            return run
+        if code is None:
+            return run
+        status = {0: "SUCCEEDED", Interrupted.exit_code: "STOPPED"}.get(code, "FAILED")
+        return replace(run, status=status, exit_code=code, message="")
 
     def _asked(self, id: str, question: Callable[[], Any]) -> Any:
         self.find(id)

@@ -1,10 +1,10 @@
 """A run, as the cluster is asked for it: the words of its command, its folder, and the place it takes.
 
-    exec env -u OMP_NUM_THREADS autotune run job.yaml --run-dir "${AUTOTUNE_RUNS:-autotune-runs}"/ID
+    exec env -u OMP_NUM_THREADS AUTOTUNE_SUBMISSION=ID autotune run job.yaml --run-dir "${AUTOTUNE_RUNS:-autotune-runs}"/ID
 
 The words name files only: values of ``env`` in job.yaml stay in the file, because Ray shows a job's words, variables and metadata to
 whoever may look at the cluster. ``env -u``: Ray sets OMP_NUM_THREADS for every process it starts, to 1 where no CPU is reserved, and
-the baseline must be the job as it is.
+the baseline must be the job as it is. AUTOTUNE_SUBMISSION has the run say at the end of its log how it ended.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.errors import InputError
 from autotune.service.cluster import Cluster
+from autotune.service.ending import SUBMISSION
 from autotune.service.package import Package
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def prepare(
     words = ["autotune", "run", f"./{file}" if file.startswith("-") else file, *run_options]
     run_dir = f"{RUNS}/{shlex.quote(resume or number)}"
     there = "" if package else f"cd {shlex.quote(str(spec.source.parent))} && "
-    entrypoint = f"{there}exec env -u OMP_NUM_THREADS {shlex.join(words)} --run-dir {run_dir}"
+    entrypoint = f"{there}exec env -u OMP_NUM_THREADS {shlex.quote(f'{SUBMISSION}={number}')} {shlex.join(words)} --run-dir {run_dir}"
     return Submission(number, spec.name, entrypoint, {NAME_KEY: spec.name, "autotune.user": _user()}, package, reserve)
 
 

@@ -79,6 +79,7 @@ def test_a_run_goes_there_and_its_outcome_comes_back(cluster: RayCluster, tmp_pa
     log = cluster.autotune("logs", id, cwd=folder)
     assert log.returncode == 0 and "autotune run job.yaml" in log.stdout
     assert "hunter2" not in log.stdout
+    assert log.stdout.endswith(f"\nautotune: {id} ended with exit code 4\n")
     printed = "".join(path.read_text() for path in (cluster.folder / "runs" / id / "sessions").glob("*/stdout.log"))
     assert "threads None" in printed, "Ray's OMP_NUM_THREADS has reached the job"
 
@@ -99,7 +100,8 @@ def test_runs_wait_for_their_place_and_can_be_stopped(cluster: RayCluster, tmp_p
     asked_s = time.monotonic()
     assert cluster.asked("stop", first, cwd=folder).stdout == f"{first}: stopped\n"
     assert time.monotonic() - asked_s < 30, "Ray had to kill it"
-    assert "stopped on request" in cluster.asked("logs", first, cwd=folder).stdout
+    log = cluster.asked("logs", first, cwd=folder).stdout
+    assert "stopped on request" in log and log.endswith(f"{first} ended with exit code 130\n")
     assert cluster.processes("forever.py") == []
     wait_until(cluster, second, "STOPPED")
     assert "has ended already" in cluster.asked("stop", first, cwd=folder).stdout

@@ -253,6 +253,32 @@ def test_the_list_as_json_is_a_list(door: type[Door], monkeypatch: pytest.Monkey
     assert "did you mean 'tiny-1'?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("said", "status", "code"),
+    [
+        ("autotune: tiny-1 ended with exit code 0\n", "SUCCEEDED", 0),
+        ("autotune: tiny-1 ended with exit code 4\n", "FAILED", 4),
+        ("autotune: tiny-1 ended with exit code 130\n", "STOPPED", 130),
+        ("autotune: tiny-2 ended with exit code 0\n", "FAILED", None),  # another's word
+        ("step 7\n", "FAILED", None),  # killed
+    ],
+)
+def test_a_run_that_ray_lost_sight_of_ended_as_its_log_says(
+    said: str, status: str, code: int | None, door: type[Door], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import ray
+
+    lost = "Unexpected error occurred: failed to get job supervisor."
+    recorded = [
+        {"type": "SUBMISSION", "submission_id": "tiny-1", "status": "FAILED", "entrypoint": "x", "message": lost, "metadata": {"autotune.job": "tiny"}}
+    ]
+    answers = {"/api/version": {"version": "4", "ray_version": ray.__version__}, "/api/jobs/tiny-1/logs": {"logs": f"one\n{said}"}}
+    monkeypatch.setattr(door, "do_GET", lambda self: self.respond(200, json.dumps(answers.get(self.path, recorded))))
+    assert main(["jobs", "--json", "--address", door.address]) == 0  # type: ignore[attr-defined]
+    (run,) = json.loads(capsys.readouterr().out)
+    assert (run["status"], run["exit_code"], run["message"]) == (status, code, "" if code is not None else lost)
+
+
 def cluster_that_starts(door: type[Door], refusals: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Ray 2.60's answers while its head has no agent yet, and afterwards; the IDs of the runs it was asked to start."""
     import ray

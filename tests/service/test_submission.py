@@ -15,7 +15,7 @@ from autotune.service.submission import Reserve, Submission, job_root, prepare
 
 ECHO = """#!/usr/bin/env python3
 import json, os, sys
-print(json.dumps({"argv": sys.argv[1:], "cwd": os.getcwd(), "threads": os.environ.get("OMP_NUM_THREADS")}))
+print(json.dumps({"argv": sys.argv[1:], "cwd": os.getcwd(), "threads": os.environ.get("OMP_NUM_THREADS"), "submission": os.environ.get("AUTOTUNE_SUBMISSION")}))
 """
 
 
@@ -45,7 +45,7 @@ def test_the_words_arrive_as_they_are(name: str, tmp_path: Path) -> None:
     submission = prepare(spec, survey(job_root(spec)), Reserve(), run_options=["--minutes", "3"])
     seen = told(submission, tmp_path / "job", tmp_path)
     assert seen["argv"] == ["run", f"./{name}" if name.startswith("-") else name, "--minutes", "3", "--run-dir", f"autotune-runs/{submission.id}"]
-    assert seen["threads"] is None
+    assert seen["threads"] is None and seen["submission"] == submission.id
 
 
 def test_runs_lie_where_the_service_says(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def right():
         found = 0
         for x, y in loader:
             found += int((model(x).argmax(1) == y).sum())
-            time.sleep(0.03)  # 0.5 s in all
+            time.sleep(0.06)  # 1 s in all
     model.train()
     return found
 right()  # before training: nothing of the model's training has been seen yet
@@ -86,7 +86,7 @@ def test_an_iteration_has_the_samples_it_trained_on(tuner: Tuner, source: str, s
     record = record_of(tuner, source)
     assert list(record.window.samples) == samples
     assert list(record.samples_before) == [sum(samples[:n]) for n in range(len(samples))]
-    assert max(record.window.times_s) < 0.3, "an evaluation is no part of an iteration"
+    assert max(record.window.times_s) < 0.9, "an evaluation is no part of an iteration"
 
 
 def test_backward_calls_of_a_search_before_training_are_no_part_of_the_first_step(tuner: Tuner) -> None:

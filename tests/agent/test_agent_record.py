@@ -53,7 +53,7 @@ def test_every_iteration_is_recorded_from_the_first(tuner: Tuner) -> None:
     assert sum(found.window.phases_s.values()) == pytest.approx(sum(found.window.times_s))
     each = found.window.phase_times_s
     assert [sum(column) for column in zip(*each.values())] == pytest.approx(found.window.times_s)
-    assert found.window.times_s[0] < 0.5  # importing torch and building the model is no part of the first iteration
+    assert found.window.times_s[0] < 1.0  # importing torch and building the model is no part of the first iteration
     assert len(found.window.turnovers_s) == 1 and not found.ended_early
     assert found.fingerprint["optimizers"][0]["groups"][0]["lr"] == 1e-3
     assert found.fingerprint["loss_modules"] == ["CrossEntropyLoss(mean)"]

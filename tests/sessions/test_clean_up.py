@@ -94,7 +94,7 @@ def test_the_end_of_a_session_ends_everything(make_session, tmp_path, job):
     assert pids
     begin = time.monotonic()
     session.close()
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < 15
     assert not {pid for pid in pids if processes.alive(pid)}
     assert not gone_within(0, session.mark) and session.command.left == []
 

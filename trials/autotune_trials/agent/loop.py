@@ -25,6 +25,7 @@ from autotune_trials.agent.blocks import LiveMode
 from autotune_trials.agent.channel import Channel
 from autotune_trials.agent.closures import Evaluations
 from autotune_trials.agent.consumption import Consumption
+from autotune_trials.agent.entries import Entry
 from autotune_trials.agent.facts import rank
 from autotune_trials.agent.holding import Knobs
 from autotune_trials.agent.installing import install
@@ -156,8 +157,8 @@ class Agent:
             self.clock.resume()
             self._begin_range()
 
-    def on_entry_call(self, args: tuple[Any, ...]) -> Any | None:
-        """Training calls an entry module with ``args``. Returns a context the call must run in, or None."""
+    def on_entry_call(self, entry: Entry, args: tuple[Any, ...]) -> Any | None:
+        """Training calls ``entry`` with ``args``. Returns a context the call must run in, or None."""
         try:
             self.begin()
             self.interruptions.end_look()
@@ -168,21 +169,35 @@ class Agent:
             self.training_called = True
             self.consumption.train()
             autocast = self.live.autocast
-            if not self.iterations and self.modules.seen_gradless:
+            if self.in_backward:
+                return self._computed_again(entry, args)
+            if not self.iterations and self.modules.seen_gradless and not autocast.entered:
                 return None  # perhaps the second half of something, whose first half was computed without it: from the next iteration on
             return autocast.enter(self.live.device) or autocast.fade(self.live.device, args)
         except Exception:
             self.fail("on_entry_call")
             return None
 
-    def on_gradless_call(self) -> Any | None:
-        """An entry module is called in evaluation or without gradients. Returns a context the call must run in, or None."""
+    def _computed_again(self, entry: Entry, args: tuple[Any, ...]) -> Any | None:
+        """Backward calls ``entry``: a checkpoint, which has to compute as it did going forward, and sets autocast as it was around that."""
+        autocast, known = self.live.autocast, entry.checkpointed
+        entry.checkpointed = entry.called_gradless
+        device = self.live.device
+        return (autocast.enter(device) if known else None) or autocast.carry_on(device, args) or autocast.fade(device, args)
+
+    def on_gradless_call(self, entry: Entry, args: tuple[Any, ...]) -> Any | None:
+        """``entry`` is called in evaluation or without gradients. Returns a context the call must run in, or None."""
         try:
             self.consumption.evaluate()
-            self.live.autocast.leave()
+            autocast, entry.called_gradless = self.live.autocast, entry.module.training
+            carried = autocast.carry_on(self.live.device, args)
+            if carried is None:
+                autocast.leave()
             self.interruptions.note_gradless_call()
-            if self.losses.cached.seen and self.iterations:  # what comes back goes into the loss: both halves must be computed alike
-                return self.live.autocast.enter(self.live.device, keep_weights=False)
+            part = self.losses.cached.seen or (entry.checkpointed and entry.called_gradless)
+            if carried is None and part and self.iterations:  # what comes back goes into the loss: both halves must be computed alike
+                return autocast.enter(self.live.device, keep_weights=False)
+            return carried
         except Exception:
             self.fail("on_gradless_call")
         return None

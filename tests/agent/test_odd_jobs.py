@@ -1,0 +1,107 @@
+"""Jobs that do something unusual with their model or optimizer while a knob is held. Each ends with an error, or trains something else,
+where the agent thinks of the usual loop alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+from autotune_trials.agent.loop import Agent
+from autotune_trials.protocol import KnobChoice, SessionConfig
+
+Launch = Callable[..., Agent]
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    """``launch(knob=value)``: the agent of ``autotune launch`` in this process."""
+    agents = []
+
+    def launch(**knobs: Any) -> Agent:
+        agent = Agent(torch, SessionConfig("launch", str(tmp_path), "", knobs=tuple(KnobChoice(k, v) for k, v in knobs.items())))
+        agents.append(agent)
+        agent.install()
+        return agent
+
+    torch.manual_seed(0)
+    yield launch
+    for agent in agents:
+        agent.stop()
+
+
+class Layer(nn.Linear):
+    """Notes in which type it computed, forwards and when backward calls it again."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 8)
+        self.seen: list[torch.dtype] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = super().forward(x)
+        self.seen.append(out.dtype)
+        return out
+
+
+# ------------------------------------------------------------------ autocast
+
+
+def test_parts_under_reentrant_checkpoints_are_autocast_as_the_rest(launch: Launch) -> None:
+    launch(amp_dtype="bfloat16")
+    first, second, third = parts = [Layer(), Layer(), Layer()]
+    optimizer = torch.optim.SGD([p for part in parts for p in part.parameters()], lr=0.1)
+    for _ in range(4):
+        hidden = checkpoint(third, checkpoint(second, first(torch.randn(4, 8)), use_reentrant=True), use_reentrant=False)
+        optimizer.zero_grad()
+        hidden.float().square().mean().backward()
+        assert all(p.grad is not None for part in parts for p in part.parameters())
+        optimizer.step()
+    assert {dtype for part in parts for dtype in part.seen} == {torch.bfloat16}
+
+
+def test_backward_computes_checkpointed_parts_in_the_type_of_their_forward(launch: Launch) -> None:
+    launch(amp_dtype="bfloat16")
+    parts = [Layer() for _ in range(4)]
+    model = nn.Sequential(*parts)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        loss = checkpoint_sequential(model, 2, torch.randn(4, 8, requires_grad=True), use_reentrant=True).float().square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    for part in parts[:2]:  # the last segment is not checkpointed
+        assert len(part.seen) == 8 and part.seen[0::2] == part.seen[1::2]
+    assert {part.seen[-1] for part in parts} == {torch.bfloat16}
+
+
+def test_a_discriminator_in_evaluation_judges_what_autocast_made(launch: Launch) -> None:
+    launch(amp_dtype="bfloat16")
+    generator, discriminator = Layer(), Layer()
+    steps = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (generator, discriminator)]
+    for _ in range(4):
+        for trained, optimizer in zip((generator, discriminator), steps, strict=True):
+            discriminator.train(trained is discriminator)
+            made = generator(torch.randn(4, 8))
+            loss = discriminator(made.detach() if trained is discriminator else made).float().square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            assert not torch.is_autocast_enabled("cpu")
+    assert set(generator.seen[1:]) == set(discriminator.seen[2:]) == {torch.bfloat16}
+
+
+def test_an_evaluation_of_plain_tensors_is_not_autocast(launch: Launch) -> None:
+    launch(amp_dtype="bfloat16")
+    model = Layer()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.randn(4, 8)).float().square().mean().backward()
+        optimizer.step()
+        with torch.no_grad():
+            assert model.eval()(torch.randn(4, 8)).dtype == torch.float32
+        model.train()

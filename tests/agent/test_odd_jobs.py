@@ -3,6 +3,7 @@ where the agent thinks of the usual loop alone."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -105,3 +106,58 @@ def test_an_evaluation_of_plain_tensors_is_not_autocast(launch: Launch) -> None:
         with torch.no_grad():
             assert model.eval()(torch.randn(4, 8)).dtype == torch.float32
         model.train()
+
+
+# ------------------------------------------------------------------ optimizers
+
+
+def scaled_steps(optimizer: torch.optim.Optimizer, model: nn.Module, scaler: torch.amp.GradScaler, count: int = 2) -> None:
+    for _ in range(count):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.ones(4, 8)).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def flags(groups: list[dict[str, Any]]) -> list[tuple[Any, Any]]:
+    return [(g["foreach"], g["fused"]) for g in groups]
+
+
+def test_parameters_added_later_are_stepped_as_the_others(launch: Launch) -> None:
+    agent = launch(optimizer_impl="fused")
+    model, scaler = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), torch.amp.GradScaler("cpu", init_scale=8.0)
+    optimizer = torch.optim.Adam(model[0].parameters())
+    scaled_steps(optimizer, model, scaler)
+    optimizer.add_param_group({"params": list(model[1].parameters())})  # gradual unfreezing
+    scaled_steps(optimizer, model, scaler)
+    assert flags(optimizer.param_groups) == [(False, True)] * 2
+    agent.stop()
+    assert flags(optimizer.param_groups) == [(None, None)] * 2 and (optimizer.defaults["foreach"], optimizer.defaults["fused"]) == (None, None)
+    scaled_steps(optimizer, model, scaler)
+
+
+def test_checkpoints_hold_the_jobs_own_implementation(launch: Launch) -> None:
+    plain = torch.optim.Adam(nn.Linear(8, 8).parameters(), foreach=False)
+    launch(optimizer_impl="fused")
+    model, scaler = nn.Linear(8, 8), torch.amp.GradScaler("cpu", init_scale=8.0)
+    optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+    scaled_steps(optimizer, model, scaler)
+    saved = copy.deepcopy(optimizer.state_dict())
+    assert flags(saved["param_groups"]) == [(False, None)] and int(saved["state"][0]["step"]) == 2
+    plain.load_state_dict(saved)
+    assert flags(plain.param_groups) == [(False, None)]
+
+
+def test_a_checkpoint_that_is_loaded_does_not_end_the_knob(launch: Launch) -> None:
+    model = nn.Linear(8, 8)
+    before = copy.deepcopy(torch.optim.Adam(model.parameters(), foreach=True).state_dict())
+    agent = launch(optimizer_impl="fused")
+    optimizer, scaler = torch.optim.Adam(model.parameters()), torch.amp.GradScaler("cpu", init_scale=8.0)
+    scaled_steps(optimizer, model, scaler)
+    optimizer.load_state_dict(before)
+    assert flags(optimizer.param_groups) == [(False, True)]
+    scaled_steps(optimizer, model, scaler)
+    agent.stop()
+    assert flags(optimizer.param_groups) == [(True, None)]  # as the checkpoint had it
+    optimizer.load_state_dict(before)
+    assert flags(optimizer.param_groups) == [(True, None)] and flags(optimizer.state_dict()["param_groups"]) == [(True, None)]

@@ -6,6 +6,7 @@ import weakref
 from typing import Any
 
 IMPLEMENTATIONS = ("for-loop", "foreach", "fused")
+Flags = tuple[Any, Any]  # (foreach, fused), by which torch chooses
 
 
 class OptimizerControl:
@@ -15,8 +16,11 @@ class OptimizerControl:
         self._torch = torch
         self._optimizer = weakref.ref(optimizer)
         self.spot: Any = None  # (code, line) that built it, None if that is not known
-        self._own: list[tuple[Any, Any]] | None = None  # (foreach, fused) of each group, once changed
+        self._set_to: str | None = None  # an implementation that is not the job's own
+        self._own: list[Flags] = []  # of each group, while it is set
+        self._own_default: Flags = (None, None)  # of groups that are added
         self._own_amp_flag: Any = None
+        self._hooks: tuple[Any, ...] = ()
         self._own_lr: list[Any] | None = None  # during a step under a factor
 
     @property
@@ -46,7 +50,7 @@ class OptimizerControl:
         """What the job asked for."""
         optimizer = self.optimizer
         groups = optimizer.param_groups if optimizer is not None else []
-        foreach, fused = (self._own or [(g.get("foreach"), g.get("fused")) for g in groups] or [(None, None)])[0]
+        foreach, fused = (self._own or [_flags(g) for g in groups] or [(None, None)])[0]
         if fused:
             return "fused"
         if foreach:
@@ -59,24 +63,64 @@ class OptimizerControl:
         if optimizer is None:
             return
         if implementation is None:
-            if self._own is None:
+            if self._set_to is None:
                 return
-            for group, (foreach, fused) in zip(optimizer.param_groups, self._own, strict=False):
-                self._write(group, foreach, fused)
-            if self._own_amp_flag is None:
-                vars(optimizer).pop("_step_supports_amp_scaling", None)
-            else:
-                optimizer._step_supports_amp_scaling = self._own_amp_flag
-            self._own = None
+            self._give_back(optimizer)
         elif implementation in self.supported():
-            if self._own is None:
-                self._own = [(g.get("foreach"), g.get("fused")) for g in optimizer.param_groups]
-                self._own_amp_flag = getattr(optimizer, "_step_supports_amp_scaling", None)
-            fused = implementation == "fused"
-            for group in optimizer.param_groups:
-                self._write(group, implementation == "foreach", fused)
-            optimizer._step_supports_amp_scaling = fused  # how a GradScaler tells a fused optimizer
+            if self._set_to is None:
+                self._remember(optimizer)
+            self._set_to = implementation
+            self._write(optimizer)
         self._move_step_counters(optimizer)
+
+    def _remember(self, optimizer: Any) -> None:
+        self._own, self._own_default = [_flags(g) for g in optimizer.param_groups], _flags(optimizer.defaults)
+        self._own_amp_flag = getattr(optimizer, "_step_supports_amp_scaling", None)
+        self._hooks = (
+            optimizer.register_state_dict_post_hook(lambda _, saved: self._as_own(saved)),
+            optimizer.register_load_state_dict_post_hook(self._on_load),
+        )
+
+    def _write(self, optimizer: Any) -> None:
+        fused = self._set_to == "fused"
+        for settings in (optimizer.defaults, *optimizer.param_groups):  # the defaults for groups that the job adds
+            settings.update(_written(settings, (self._set_to == "foreach", fused)))
+        optimizer._step_supports_amp_scaling = fused  # how a GradScaler tells a fused optimizer
+
+    def _give_back(self, optimizer: Any) -> None:
+        optimizer.defaults.update(_written(optimizer.defaults, self._own_default))
+        for group, own in zip(optimizer.param_groups, self._own_of(optimizer.param_groups), strict=True):
+            group.update(_written(group, own))
+        if self._own_amp_flag is None:
+            vars(optimizer).pop("_step_supports_amp_scaling", None)
+        else:
+            optimizer._step_supports_amp_scaling = self._own_amp_flag
+        for hook in self._hooks:
+            hook.remove()
+        self._set_to, self._own, self._hooks = None, [], ()
+
+    def _own_of(self, groups: list[Any]) -> list[Flags]:
+        """The job's own flags of each group; of those that were added since, what they would have been given."""
+        return [*self._own, *[self._own_default] * (len(groups) - len(self._own))][: len(groups)]
+
+    def _as_own(self, saved: dict[str, Any]) -> dict[str, Any]:
+        """What the optimizer saves, with the implementation that is the job's own: without the agent it is loaded as if there had been none."""
+        groups = [{**g, **_written(g, own)} for g, own in zip(saved["param_groups"], self._own_of(saved["param_groups"]), strict=True)]
+        state = dict(saved["state"])
+        for index in (index for group in groups if not _counts_on_device(group) for index in group["params"]):
+            step: Any = state.get(index, {}).get("step")
+            if self._torch.is_tensor(step) and step.device.type != "cpu":
+                state[index] = {**state[index], "step": step.cpu()}
+        return {**saved, "state": state, "param_groups": groups}
+
+    def _on_load(self, optimizer: Any) -> None:
+        """A checkpoint has put its own groups in place of those that were switched."""
+        self._own = [_flags(g) for g in optimizer.param_groups]
+        if self._set_to in self.supported():
+            self._write(optimizer)
+            self._move_step_counters(optimizer)
+        else:
+            self._give_back(optimizer)
 
     def scale_lr(self, factor: float) -> None:
         """Multiply the learning rates for the step that begins. A scheduler never sees the factor."""
@@ -97,19 +141,26 @@ class OptimizerControl:
                 if lr is not None:
                     group["lr"] = lr
 
-    def _write(self, group: dict[str, Any], foreach: Any, fused: Any) -> None:
-        group["foreach"] = foreach
-        if "fused" in group:
-            group["fused"] = fused
-
     def _move_step_counters(self, optimizer: Any) -> None:
         """Fused kernels count steps on the parameter's device, the others on the host."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 step: Any = optimizer.state[parameter].get("step") if parameter in optimizer.state else None
                 if self._torch.is_tensor(step):
-                    on_device = group.get("fused") or group.get("capturable")
-                    optimizer.state[parameter]["step"] = step.to(parameter.device if on_device else "cpu")
+                    optimizer.state[parameter]["step"] = step.to(parameter.device if _counts_on_device(group) else "cpu")
+
+
+def _flags(settings: Any) -> Flags:
+    return settings.get("foreach"), settings.get("fused")
+
+
+def _written(settings: Any, flags: Flags) -> dict[str, Any]:
+    """What ``settings`` (of a group, or its defaults) are to hold for ``flags``: only some optimizers know of fused."""
+    return dict(zip(("foreach", "fused") if "fused" in settings else ("foreach",), flags, strict=False))
+
+
+def _counts_on_device(group: Any) -> Any:
+    return group.get("fused") or group.get("capturable")
 
 
 def _step_is_torchs(cls: type) -> bool:

@@ -161,3 +161,34 @@ def test_a_checkpoint_that_is_loaded_does_not_end_the_knob(launch: Launch) -> No
     assert flags(optimizer.param_groups) == [(True, None)]  # as the checkpoint had it
     optimizer.load_state_dict(before)
     assert flags(optimizer.param_groups) == [(True, None)] and flags(optimizer.state_dict()["param_groups"]) == [(True, None)]
+
+
+# ------------------------------------------------------------------ memory format
+
+
+def flat_weights(model: nn.Module) -> torch.Tensor:
+    """The optimizer steps one long tensor, of which the weights are views."""
+    flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    begins = 0
+    for p in model.parameters():
+        p.data, begins = flat[begins : begins + p.numel()].view(p.shape), begins + p.numel()
+    return flat
+
+
+def test_weights_that_share_their_memory_are_not_moved(launch: Launch) -> None:
+    launch(channels_last=True)
+    flat_model, tied = nn.Conv2d(3, 8, 3), nn.Sequential(nn.Conv2d(3, 3, 3), nn.Conv2d(3, 3, 3))
+    shared, alone = nn.Conv2d(3, 8, 3).share_memory(), nn.Conv2d(3, 8, 3)
+    tied[1].weight.data = tied[0].weight.data
+    flat = flat_weights(flat_model)
+    optimizer = torch.optim.SGD([flat, *tied.parameters(), *shared.parameters(), *alone.parameters()], lr=0.1)
+    for _ in range(3):
+        loss = sum(m(torch.randn(2, 3, 8, 8)).square().mean() for m in (flat_model, tied, shared, alone))
+        optimizer.zero_grad()
+        loss.backward()
+        flat.grad = torch.cat([p.grad.reshape(-1) for p in flat_model.parameters()])
+        optimizer.step()
+    assert flat_model.weight.data_ptr() == flat.data_ptr()
+    assert tied[0].weight.data_ptr() == tied[1].weight.data_ptr()
+    assert shared.weight.is_shared()
+    assert not alone.weight.is_contiguous()

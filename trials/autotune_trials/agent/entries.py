@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -194,7 +195,7 @@ class Entry:
             return
         self._channels_last = on
         if on:
-            for parameter in self.module.parameters():
+            for parameter in self._movable():
                 wanted = self._format_of(parameter)
                 if wanted is not None and parameter.data.to(memory_format=wanted).stride() != parameter.stride():
                     self._own_strides[id(parameter)] = (parameter, tuple(parameter.stride()))
@@ -203,6 +204,16 @@ class Entry:
         for parameter, strides in self._own_strides.values():
             self._relay(parameter, lambda t, s=strides: _with_strides(self._torch, t, s))
         self._own_strides.clear()
+
+    def _movable(self) -> list[Any]:
+        """Parameters with memory of their own. Moved away from another tensor over the same memory (its twin in the model, the flat one that
+        the optimizer steps, that of other processes) a parameter would not follow it any more."""
+        parameters = list(self.module.parameters())
+        places = Counter(p.data_ptr() for p in parameters)
+        mine = {id(p) for p in parameters}
+        stepped = [p for o in self._agent.live.every_optimizer() for g in o.param_groups for p in g["params"] if id(p) not in mine]
+        taken = {p.untyped_storage().data_ptr() for p in stepped}
+        return [p for p in parameters if places[p.data_ptr()] == 1 and p.untyped_storage().data_ptr() not in taken and (p.is_cuda or not p.is_shared())]
 
     def _relay(self, parameter: Any, convert: Any) -> None:
         """Lay out ``parameter``, its gradient and its optimizer state (momenta) anew; the Parameter object stays."""

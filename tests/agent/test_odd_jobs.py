@@ -4,12 +4,15 @@ where the agent thinks of the usual loop alone."""
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.config
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
@@ -192,3 +195,84 @@ def test_weights_that_share_their_memory_are_not_moved(launch: Launch) -> None:
     assert tied[0].weight.data_ptr() == tied[1].weight.data_ptr()
     assert shared.weight.is_shared()
     assert not alone.weight.is_contiguous()
+
+
+# ------------------------------------------------------------------ compilers
+
+
+def compiled_by(monkeypatch: pytest.MonkeyPatch, compiler: Callable[..., Any]) -> None:
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, inputs, **_: compiler(graph))
+
+
+def test_a_compiler_that_fails_at_a_later_shape_ends_the_knob_and_not_the_job(launch: Launch, monkeypatch: Any, capsys: Any) -> None:
+    compiled_by(monkeypatch, lambda graph: graph.forward)
+    launch(compile_mode="default")
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def no_kernel(_: Any) -> Any:
+        raise RuntimeError("no kernel for this shape")
+
+    with torch._dynamo.config.patch(automatic_dynamic_shapes=False):
+        for size in (4, 4, 4, 3, 4, 3):
+            if size == 3:
+                assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+                compiled_by(monkeypatch, no_kernel)
+            model(torch.randn(size, 8)).square().mean().backward()
+            optimizer.step()
+    told = capsys.readouterr().err
+    assert told.count("autotune: a setting could not be applied") == 1 and "no kernel for this shape" in told
+
+
+def test_what_the_job_raises_in_a_compiled_model_is_what_it_gets(launch: Launch, monkeypatch: Any, capsys: Any) -> None:
+    compiled_by(monkeypatch, lambda graph: graph.forward)
+    launch(compile_mode="default")
+
+    class Picky(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if len(x) == 3:
+                raise KeyError("three")
+            return super().forward(x)
+
+    model = Picky(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for size in (4, 4, 3, 4):
+        try:
+            model(torch.randn(size, 8)).square().mean().backward()
+            optimizer.step()
+        except KeyError as error:
+            assert size == 3 and error.args == ("three",)
+    assert capsys.readouterr().err == ""
+
+
+def test_hooks_on_all_modules_hear_of_a_compiled_one(launch: Launch, monkeypatch: Any) -> None:
+    compiled_by(monkeypatch, lambda graph: graph.forward)
+    launch(compile_mode="default")
+    called = []
+    model = nn.Sequential(nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hook = nn.modules.module.register_module_forward_hook(lambda module, *_: called.append(type(module).__name__))
+    try:
+        for _ in range(3):
+            model(torch.randn(4, 8)).square().mean().backward()
+            optimizer.step()
+    finally:
+        hook.remove()
+    assert called == ["Linear", "Sequential"] * 3
+
+
+def test_a_compiled_model_that_the_job_drops_is_gone(launch: Launch, monkeypatch: Any) -> None:
+    compiled_by(monkeypatch, lambda graph: graph.forward)
+    launch(compile_mode="default")
+
+    def fold() -> Any:
+        model = nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            model(torch.randn(4, 8)).square().mean().backward()
+            optimizer.step()
+        return weakref.ref(model)
+
+    folds = [fold() for _ in range(3)]
+    gc.collect()
+    assert [model() for model in folds] == [None] * 3

@@ -22,6 +22,7 @@ class EntryCall:
 
     def __init__(self, entry: Entry, agent: Any) -> None:
         self.entry, self.agent = entry, agent
+        self.compiled: Any = None  # holds the module, and is held by it alone: a module that the job drops must go
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         agent, entry = self.agent, self.entry
@@ -58,9 +59,8 @@ class Entry:
     def __init__(self, module: Any, agent: Any) -> None:
         self._module = weakref.ref(module)
         self._agent, self._torch = agent, agent.torch
-        self._call = EntryCall(self, agent)
+        self._call: Any = lambda: None  # weak, of what lies in the slot
         self._mode: str | None = None
-        self._compiled: Any = None
         self._proven = False  # the compiled forward has worked once
         self._graphs_before = 0
         self._own_strides: dict[int, tuple[Any, tuple[int, ...]]] = {}  # parameters whose layout we changed
@@ -88,22 +88,22 @@ class Entry:
         """Take the slot, unless the job's own ``module.compile()`` has it. Idempotent."""
         present = vars(self.module).get(SLOT)
         if present is None:
-            vars(self.module)[SLOT] = self._call
-        return present is None or present is self._call
+            present = vars(self.module)[SLOT] = EntryCall(self, self._agent)
+            self._call = weakref.ref(present)
+        return present is self._call()
 
     def remove(self) -> None:
         """Leave the slot, everything as the job had it."""
-        if not self.alive:
-            return
-        self.set_compiled(None)
-        self.set_channels_last(False)
-        if vars(self.module).get(SLOT) is self._call:
-            del vars(self.module)[SLOT]
+        if self.alive:
+            self.set_compiled(None)
+            self.set_channels_last(False)
+        self.release()
 
     def release(self) -> None:
         """Leave the slot only (the job is about to compile the module itself)."""
-        if self.alive and vars(self.module).get(SLOT) is self._call:
-            del vars(self.module)[SLOT]
+        module = self.module
+        if module is not None and isinstance(vars(module).get(SLOT), EntryCall) and vars(module)[SLOT] is self._call():
+            del vars(module)[SLOT]
 
     # ------------------------------------------------------------------ calling
 
@@ -117,21 +117,19 @@ class Entry:
         if self._channels_last:
             args = tuple(self._laid_out(a) for a in args)
             kwargs = {k: self._laid_out(v) for k, v in kwargs.items()}
-        if self._compiled is None:
+        if self._mode is None:
             return self.module._call_impl(*args, **kwargs)
         with self._agent.patches.suspended(*TRACED):
-            if self._proven:
-                return self._compiled(*args, **kwargs)
-            return self._first_compiled_run(args, kwargs)
+            return self._compiled_run(args, kwargs)
 
-    def _first_compiled_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Compile. If the compiler fails, say so and run as before: a knob must not end the job."""
+    def _compiled_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compile, where that is due: at first, and for other shapes. If the compiler fails, say so and run as before: a knob must not end the job."""
         try:
-            result = self._compiled(*args, **kwargs)
+            result = self._call().compiled(*args, **kwargs)
         except Exception as error:
-            if is_out_of_memory(error):
+            if is_out_of_memory(error) or (self._proven and not _is_compilers(error)):
                 raise
-            mode, self._mode, self._compiled = self._mode, None, None
+            mode, self._mode, self._call().compiled = self._mode, None, None
             self._agent.knobs.fail(f"compile_mode: {mode}: {type(error).__name__}: {str(error)[:300]}")
             return self.module._call_impl(*args, **kwargs)
         self._proven = True
@@ -147,7 +145,11 @@ class Entry:
         if self._mode is not None:
             # After some variants dynamo stops compiling in silence; and one mode's code must not serve another.
             torch._dynamo.reset()
-        self._mode, self._compiled, self._proven = mode, None, False
+        call, self._mode, self._proven = self._call(), mode, False
+        if call is None:
+            self._mode = mode = None  # the job has put something of its own into the slot
+        else:
+            call.compiled = None
         self._keep_random_stream(mode is not None)
         if mode is None:
             return
@@ -163,7 +165,7 @@ class Entry:
             return target(*args, **kwargs)
 
         compile = self._agent.patches["torch.compile"].original
-        self._compiled = compile(forward, mode=None if mode == "default" else mode)
+        call.compiled = compile(forward, mode=None if mode == "default" else mode)
 
     def compiled_graphs(self) -> int:
         if self._mode is None:
@@ -252,6 +254,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def _is_compilers(error: Exception) -> bool:
+    """It comes of compiling, and not of the job's own code."""
+    return isinstance(error, sys.modules["torch._dynamo.exc"].TorchDynamoException)
+
+
 def compile_notes(entries: Sequence[Entry]) -> dict[str, Any]:
     """What dynamo counted since a knob compiled ``entries``: graphs and graph breaks. Empty if none did."""
     if not any(entry.compiled for entry in entries):
@@ -268,7 +275,7 @@ def _graphs(torch: Any) -> int:
 
 
 def _has_hooks(module: Any) -> bool:
-    return any(
+    return bool(sys.modules["torch.nn.modules.module"]._has_any_global_hook()) or any(
         getattr(module, name, None)
         for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     )

@@ -276,3 +276,17 @@ def test_a_compiled_model_that_the_job_drops_is_gone(launch: Launch, monkeypatch
     folds = [fold() for _ in range(3)]
     gc.collect()
     assert [model() for model in folds] == [None] * 3
+
+
+def test_a_function_of_the_jobs_own_that_clips_is_still_one_graph(launch: Launch) -> None:
+    launch()
+    model = nn.Linear(8, 8)
+    model(torch.ones(4, 8)).square().mean().backward()
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def clip_and_drop() -> torch.Tensor:
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        model.zero_grad()
+        return norm
+
+    assert clip_and_drop() > 0 and model.weight.grad is None

@@ -22,6 +22,7 @@ from typing import Any
 from autotune_trials.agent.entries import SLOT
 from autotune_trials.agent.merging import Merging
 from autotune_trials.agent.parts import Call, Inseparable, cut, join, leaves_of, lengths_of, rows_of
+from autotune_trials.agent.patches import untraced
 from autotune_trials.agent.separability import adds_losses, why_inseparable
 from autotune_trials.measure.clock import AWAY
 
@@ -155,6 +156,7 @@ class MicroBatch:
                 self._agent.errors.on_job_error(error)
                 raise
 
+    @untraced
     def before_gradients_are_used(self, what: str) -> None:
         """The job is about to clip, unscale or drop its gradients; ``what``: the word for it."""
         if self.merging.has_gradients:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from autotune_trials.agent.patches.base import Patch, PatchSet, untraced
+from autotune_trials.agent.patches.base import Patch, PatchSet
 
 FUNCTIONS = ("clip_grad_norm_", "clip_grad_value_", "get_total_norm")
 
@@ -22,7 +22,7 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
                     agent.live.micro.before_gradients_are_used(what)
                 return original(*args, **kwargs)
 
-            return untraced(use)
+            return use  # dynamo may trace it: a job that clips in a function of its own, compiled as one graph, gets one
 
         return make
 

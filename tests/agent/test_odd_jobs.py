@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import copy
 import gc
+import pickle
+import random
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import torch._dynamo.config
@@ -290,3 +293,18 @@ def test_a_function_of_the_jobs_own_that_clips_is_still_one_graph(launch: Launch
         return norm
 
     assert clip_and_drop() > 0 and model.weight.grad is None
+
+
+# ------------------------------------------------------------------ functions of torch that the job keeps
+
+
+def test_functions_that_are_wrapped_travel_to_other_processes(tmp_path: Path) -> None:
+    agent = Agent(torch, SessionConfig("launch", str(tmp_path), "", seed=1))
+    agent.install()
+    try:
+        clips = torch.nn.utils.clip_grad_norm_, torch.nn.utils.clip_grad_value_, torch.nn.utils.get_total_norm
+        kept = pickle.dumps([random.seed, numpy.random.seed, torch.random.manual_seed, torch.cuda.manual_seed_all, torch.compile, *clips])
+        assert pickle.loads(kept)[-3:] == list(clips)
+    finally:
+        agent.stop()
+    assert pickle.loads(kept)[-3] is torch.nn.utils.clip_grad.clip_grad_norm_  # where there is no agent

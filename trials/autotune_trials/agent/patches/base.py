@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 _ABSENT = object()
@@ -36,6 +37,8 @@ class Patch:
             return
         if self._wrapper is None:
             self._wrapper = self._make(self, self.original)
+            if isinstance(self.owner, ModuleType):  # where pickle finds it: in the next process that is the original
+                self._wrapper.__module__, self._wrapper.__qualname__ = self.owner.__name__, self.attribute
         self.active = True
         present = vars(self.owner).get(self.attribute, _ABSENT)
         if present is self._wrapper or (self._above is not None and present is self._above):

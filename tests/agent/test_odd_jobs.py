@@ -308,3 +308,30 @@ def test_functions_that_are_wrapped_travel_to_other_processes(tmp_path: Path) ->
     finally:
         agent.stop()
     assert pickle.loads(kept)[-3] is torch.nn.utils.clip_grad.clip_grad_norm_  # where there is no agent
+
+
+# ------------------------------------------------------------------ copies of the model
+
+
+def cloned(module: nn.Module) -> Any:
+    """A module over new tensors, made as learn2learn (and torch's DataParallel) makes them: from the dictionary."""
+    clone = module.__new__(type(module))
+    clone.__dict__ = module.__dict__.copy()
+    clone._parameters = {name: p.clone() for name, p in module._parameters.items() if p is not None}
+    clone._modules = {name: cloned(m) for name, m in module._modules.items() if m is not None}
+    return clone
+
+
+def test_a_clone_made_of_the_models_dictionary_computes_with_its_own_weights(launch: Launch) -> None:
+    launch()
+    model = nn.Sequential(nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        x = torch.randn(4, 8)
+        loss = model(x).square().mean()
+        clone = cloned(model)
+        clone[0]._parameters["weight"].data.zero_()
+        assert torch.equal(clone(x), clone[0].bias.expand(4, 8)) and torch.equal(clone.eval()(x), clone[0].bias.expand(4, 8))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()

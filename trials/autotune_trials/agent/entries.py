@@ -21,12 +21,16 @@ class EntryCall:
     """What ``Module.__call__`` finds in the slot. Copied or pickled it becomes None, the slot's own default."""
 
     def __init__(self, entry: Entry, agent: Any) -> None:
-        self.entry, self.agent = entry, agent
+        self.entry, self.agent, self._exporting = entry, agent, agent.torch.compiler.is_dynamo_compiling
         self.compiled: Any = None  # holds the module, and is held by it alone: a module that the job drops must go
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         agent, entry = self.agent, self.entry
         module = entry.module
+        if not self._exporting():  # torch.export traces this, and must not meet a frame
+            called = sys._getframe(1).f_locals.get("self")
+            if called is not module and getattr(called, SLOT, None) is self:
+                return called._call_impl(*args, **kwargs)  # a clone, made of the module's dictionary (learn2learn, DataParallel)
         if agent.stopped or agent.inside_entry:
             return module._call_impl(*args, **kwargs)
         if not entry.is_training():

@@ -200,6 +200,17 @@ def test_weights_that_share_their_memory_are_not_moved(launch: Launch) -> None:
     assert not alone.weight.is_contiguous()
 
 
+def test_lazy_layers_are_laid_out_once_they_have_weights(launch: Launch) -> None:
+    launch(channels_last=True)
+    model = nn.Sequential(nn.LazyConv2d(8, 3))
+    model(torch.randn(2, 3, 8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.randn(2, 3, 8, 8)).square().mean().backward()
+        optimizer.step()
+    assert not model[0].weight.is_contiguous()
+
+
 # ------------------------------------------------------------------ compilers
 
 

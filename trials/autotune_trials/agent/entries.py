@@ -199,14 +199,16 @@ class Entry:
     def set_channels_last(self, on: bool) -> None:
         if on == self._channels_last:
             return
-        self._channels_last = on
         if on:
-            for parameter in self._movable():
+            movable = self._movable()  # raises for a lazy layer without weights yet: the next attempt finds them
+            self._channels_last = True
+            for parameter in movable:
                 wanted = self._format_of(parameter)
                 if wanted is not None and parameter.data.to(memory_format=wanted).stride() != parameter.stride():
                     self._own_strides[id(parameter)] = (parameter, tuple(parameter.stride()))
                     self._relay(parameter, lambda t, f=wanted: t.to(memory_format=f))
             return
+        self._channels_last = False
         for parameter, strides in self._own_strides.values():
             self._relay(parameter, lambda t, s=strides: _with_strides(self._torch, t, s))
         self._own_strides.clear()
@@ -215,11 +217,11 @@ class Entry:
         """Parameters with memory of their own. Moved away from another tensor over the same memory (its twin in the model, the flat one that
         the optimizer steps, that of other processes) a parameter would not follow it any more."""
         parameters = list(self.module.parameters())
-        places = Counter(p.data_ptr() for p in parameters)
         mine = {id(p) for p in parameters}
         stepped = [p for o in self._agent.live.every_optimizer() for g in o.param_groups for p in g["params"] if id(p) not in mine]
-        taken = {p.untyped_storage().data_ptr() for p in stepped}
-        return [p for p in parameters if places[p.data_ptr()] == 1 and p.untyped_storage().data_ptr() not in taken and (p.is_cuda or not p.is_shared())]
+        taken = {_memory(p)[0] for p in stepped}
+        places = Counter(_memory(p) for p in parameters)
+        return [p for p in parameters if places[_memory(p)] == 1 and _memory(p)[0] not in taken and (p.is_cuda or not p.is_shared())]
 
     def _relay(self, parameter: Any, convert: Any) -> None:
         """Lay out ``parameter``, its gradient and its optimizer state (momenta) anew; the Parameter object stays."""
@@ -276,6 +278,11 @@ def compile_notes(entries: Sequence[Entry]) -> dict[str, Any]:
 
 def _graphs(torch: Any) -> int:
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+def _memory(tensor: Any) -> tuple[int, int]:
+    """(which storage, where in it): alike for tensors over the same memory. A DTensor has no address to ask for."""
+    return int(tensor.untyped_storage()._cdata), int(tensor.storage_offset())
 
 
 def _has_hooks(module: Any) -> bool:

@@ -28,7 +28,7 @@ class EntryCall:
         agent, entry = self.agent, self.entry
         module = entry.module
         if not self._exporting():  # torch.export traces this, and must not meet a frame
-            called = sys._getframe(1).f_locals.get("self")
+            called: Any = sys._getframe(1).f_locals.get("self")
             if called is not module and getattr(called, SLOT, None) is self:
                 return called._call_impl(*args, **kwargs)  # a clone, made of the module's dictionary (learn2learn, DataParallel)
         if agent.stopped or agent.inside_entry:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from autotune.secrets import hide_secret_flags, is_secret, mask_url, split_secre
 from autotune_spaces import knobs as knob_registry
 from autotune_spaces.base import Value
 from autotune_spaces.codec import encode
+from autotune_spaces.facts import Machine
 from autotune_spaces.sites import JobSites
 from autotune_spaces.space import command_line
 from autotune_trials.paths import publish
@@ -95,7 +97,6 @@ def build_tuned(result: Result, spec: JobSpec, run_dir: Path | None = None) -> T
         for name, value in result.knobs.items()
     }
     observation = result.observation
-    machine = encode(observation.machine)
     tuned = result.verdict == "tuned"
     provenance = Provenance(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -108,11 +109,16 @@ def build_tuned(result: Result, spec: JobSpec, run_dir: Path | None = None) -> T
         run_dir="" if run_dir is None else str(run_dir),
         job_device=observation.job.device,
         loader_key=observation.job.loader.key if observation.job.loader else "",
-        machine={name: machine[name] for name in FINGERPRINT if machine[name] not in ("", 0, 0.0, [])},
+        machine=_fingerprint(observation.machine),
         footprint=_footprint(observation),
         sites=observation.job.sites,
     )
     return TunedConfig(spec.name, command, spec.workdir, env, secrets, knobs, provenance)
+
+
+def _fingerprint(machine: Machine) -> dict[str, Any]:
+    known = {name: value for name, value in encode(machine).items() if name in FINGERPRINT and value not in ("", 0, 0.0, [])}
+    return {name: round(known[name], 2) if name == "memory_gib" else known[name] for name in FINGERPRINT if name in known}
 
 
 def _footprint(observation: Observation) -> Footprint:
@@ -220,7 +226,7 @@ def _tree(data: Mapping[str, Any], indent: str) -> list[str]:
             continue
         items = value if isinstance(value, list) else [value]
         if not any(isinstance(item, dict) for item in items):
-            lines.append(f"{indent}{key}: {_exact(value)}")
+            lines.append(f"{indent}{key}: {_scalar(value)}")
         elif not isinstance(value, list):
             lines.append(f"{indent}{key}: {_flow(value)}" if _flat(value) else f"{indent}{key}:")
             lines += [] if _flat(value) else _tree(value, indent + "  ")
@@ -237,16 +243,12 @@ def _flat(data: Mapping[str, Any]) -> bool:
 
 
 def _flow(data: Mapping[str, Any]) -> str:
-    return "{" + ", ".join(f"{key}: {_exact(value)}" for key, value in data.items() if value != "") + "}"
-
-
-def _exact(value: Any) -> str:
-    """As :func:`_scalar`, a float with all its digits; YAML 1.1 wants a point in one with an exponent."""
-    return re.sub(r"^(-?\d+)e", r"\1.0e", repr(value)) if isinstance(value, float) else _scalar(value)
+    return "{" + ", ".join(f"{key}: {_scalar(value)}" for key, value in data.items() if value != "") + "}"
 
 
 def _interval(interval: Interval) -> str:
-    return f"{{estimate: {interval.estimate:.4g}, low: {interval.low:.4g}, high: {interval.high:.4g}}}"
+    figures = {"estimate": interval.estimate, "low": interval.low, "high": interval.high}
+    return _flow({name: float(f"{figure:.4g}") for name, figure in figures.items()})
 
 
 _BARE = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*")
@@ -259,15 +261,19 @@ def _scalar(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_scalar(v) for v in value) + "]"
     if not isinstance(value, str):
-        if isinstance(value, float):
-            text = repr(round(value, 4))
-            return text if "e" not in text else f"{value:f}"
-        return json.dumps(value)
+        return _number(value) if isinstance(value, float) else json.dumps(value)
     if _BARE.fullmatch(value) and not _SPECIAL.fullmatch(value) and not re.match(r"\.?\d|\.\.?$", value):
         return value
     text = json.dumps(value, ensure_ascii=False)
     # What YAML does not allow as it is, unpaired surrogates of undecodable file names among it.
     return "".join(c if c == " " or c.isprintable() and ord(c) < 0x10000 else _escaped(c) for c in text)
+
+
+def _number(value: float) -> str:
+    """All its digits; YAML 1.1 wants a point in one with an exponent, and has words of its own for what is not finite."""
+    if math.isfinite(value):
+        return re.sub(r"^(-?\d+)e", r"\1.0e", repr(value))
+    return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
 
 
 def _escaped(char: str) -> str:

@@ -53,6 +53,17 @@ def test_any_command_and_environment_survives(tmp_path: Path) -> None:
     assert yaml.safe_load(text)["command"] == list(tuned.command)  # readers of YAML 1.1 see the same
 
 
+def test_any_number_survives(tmp_path: Path) -> None:
+    """A learning rate of 3e-5 that is rounded to four digits is 0: the launched job would train nothing."""
+    for number in (3e-5, 1e-8, 0.123456789, 1e22, 1.5e300, 5e-324, -2.5e-7, 0.1, 1.0, float("inf"), 10**17):
+        options = {"via": "--lr {}", "default": number, "numerics": "statistical"}
+        tuned = TunedConfig("x", ("python",), tmp_path, knobs={"lr": TunedKnob(number, number, None, options)})
+        text = to_yaml(tuned)
+        (tmp_path / "tuned.yaml").write_text(text)
+        assert load_tuned(tmp_path / "tuned.yaml") == tuned
+        assert yaml.safe_load(text)["knobs"]["lr"]["value"] == number
+
+
 def test_a_result_becomes_a_file_and_comes_back(tmp_path: Path) -> None:
     job = spec(tmp_path, ("python", "train.py", "--width", "{width}"), {"OMP_NUM_THREADS": "2"})
     tuned = build_tuned(result({"num_workers": 2, "batch_size": 64, "dtype": "on"}), job, tmp_path / "run")

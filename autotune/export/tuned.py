@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -196,7 +196,7 @@ def to_yaml(tuned: TunedConfig) -> str:
     lines += _mapping("machine", p.machine, "  ")
     lines += _mapping("footprint", encode(p.footprint), "  ")
     if p.sites != JobSites():
-        lines += ["", "  # Where in the source: what `autotune export --format diff` looks for.", "  sites:", *_tree(encode(p.sites), "    ")]
+        lines += ["", "  # Where in the source: what `autotune export --format diff` looks for.", "  sites:", *_tree(_told(p.sites), "    ")]
     return "\n".join(lines) + "\n"
 
 
@@ -218,12 +218,19 @@ def _mapping(key: str, values: Mapping[str, Any], indent: str = "") -> list[str]
     return [f"{indent}{key}:", *(f"{indent}  {_scalar(name)}: {_scalar(value)}" for name, value in values.items())]
 
 
+def _told(record: Any) -> Any:
+    """A record as :func:`encode` has it, without the fields that have their default."""
+    if isinstance(record, tuple):
+        return [_told(item) for item in record]
+    if not is_dataclass(record):
+        return record
+    return {f.name: _told(value) for f in fields(record) if (value := getattr(record, f.name)) != f.default}
+
+
 def _tree(data: Mapping[str, Any], indent: str) -> list[str]:
-    """Nested mappings, what is empty left out; a mapping of scalars alone stands on one line."""
+    """Nested mappings; one of scalars alone stands on one line."""
     lines = []
     for key, value in data.items():
-        if value in ("", None, [], -1) and key != "column":
-            continue
         items = value if isinstance(value, list) else [value]
         if not any(isinstance(item, dict) for item in items):
             lines.append(f"{indent}{key}: {_scalar(value)}")
@@ -243,7 +250,7 @@ def _flat(data: Mapping[str, Any]) -> bool:
 
 
 def _flow(data: Mapping[str, Any]) -> str:
-    return "{" + ", ".join(f"{key}: {_scalar(value)}" for key, value in data.items() if value != "") + "}"
+    return "{" + ", ".join(f"{key}: {_scalar(value)}" for key, value in data.items()) + "}"
 
 
 def _interval(interval: Interval) -> str:

@@ -86,7 +86,10 @@ class SiteRecorder:
 
     @guarded
     def on_forward(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> None:
-        key = (id(module), _key(spots(frame, self._torch_directory)))
+        stack = spots(frame, self._torch_directory)
+        if not stack:  # called by a thread of torch's own: computed again for the backward pass
+            return
+        key = (id(module), _key(stack))
         if key not in self._forwards and len(self._forwards) < MOST:
             images = tuple((str(name), d) for name, value in (*enumerate(args), *kwargs.items()) if (d := self._image(value)))
             self._forwards[key] = (type(module).__name__, spots(frame, self._torch_directory, module), images)
@@ -96,7 +99,7 @@ class SiteRecorder:
     @guarded
     def on_backward(self, frame: FrameType) -> None:
         stack, first, self._first = spots(frame, self._torch_directory), self._first, -1
-        if len(self._backwards) < MOST:
+        if stack and len(self._backwards) < MOST:
             self._backwards.setdefault((_key(stack), first), (stack, first))
 
     @guarded

@@ -32,6 +32,31 @@ def test_torch_is_imported_where_it_is_not(tmp_path: Path) -> None:
     assert changed_lines("", after)[5:7] == ["torch.set_num_threads(2)", "x = 1"]
 
 
+LATE = """import argparse
+import os
+
+if "RANK" not in os.environ:
+    os.environ["RANK"] = "0"
+
+
+def seed():
+    return 1
+
+
+import torch as th
+from torch import nn
+
+th.manual_seed(seed())
+if th.cuda.is_available():
+    import extra
+"""
+
+
+def test_a_switch_stands_behind_an_import_of_torch_that_comes_late(tmp_path: Path) -> None:
+    after = patched(tmp_path, LATE, ONLY, {"intra_op_threads": 2})
+    assert after == LATE.replace("from torch import nn\n", "from torch import nn\n\nth.set_num_threads(2)\n")
+
+
 def test_the_jobs_own_calls_are_changed_instead(tmp_path: Path) -> None:
     text = 'import torch\n\n\ndef main():\n    torch.set_num_threads(args.threads)  # was it\n    torch.set_float32_matmul_precision("highest")\n'
     sites = settings(text, "torch.set_num_threads(args.threads)", 'torch.set_float32_matmul_precision("highest")')

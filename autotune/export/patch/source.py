@@ -115,21 +115,27 @@ class SourceFile:
         return next((p for p in self.parents(node) if isinstance(p, cst.FunctionDef)), self.module)
 
     def head(self) -> Sequence[cst.BaseStatement]:
-        """The module's statements up to its first function, class or other compound statement that is no import guard."""
+        """The module's statements up to the first function, class or other compound statement behind its import of torch, import guards aside."""
         body = list(self.module.body)
-        end = next((i for i, s in enumerate(body) if isinstance(s, (cst.FunctionDef, cst.ClassDef, cst.If, cst.For, cst.While, cst.With))), len(body))
-        return body[:end]
+        torch, _ = self._torch_import()
+        begin = 0 if torch is None else body.index(torch)
+        compound = (cst.FunctionDef, cst.ClassDef, cst.If, cst.For, cst.While, cst.With)
+        return body[: next((i for i in range(begin, len(body)) if isinstance(body[i], compound)), len(body))]
 
     def torch_name(self) -> str:
         """What torch is called at the top of this file; "" if it is not imported by name."""
+        return self._torch_import()[1]
+
+    def _torch_import(self) -> tuple[cst.BaseStatement | None, str]:
+        """The statement at the top of this file that imports torch by name, and that name."""
         for statement in self.module.body:
             for small in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
                 for alias in small.names if isinstance(small, cst.Import) else ():
                     if alias.evaluated_alias and alias.evaluated_name == "torch":
-                        return alias.evaluated_alias
+                        return statement, alias.evaluated_alias
                     if not alias.evaluated_alias and alias.evaluated_name.split(".")[0] == "torch":
-                        return "torch"
-        return ""
+                        return statement, "torch"
+        return None, ""
 
 
 class SourceTree:

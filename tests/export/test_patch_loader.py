@@ -1,6 +1,7 @@
 """`autotune export --format diff`: arguments of the DataLoader and of the optimizer, in whatever way the call is written."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from patch_sources import LOADER, call, changed_lines, library, loader, optimizer, patched, refusals
@@ -22,7 +23,14 @@ CALLS = [
     # No workers: what only workers use has to go as well, or torch raises
     ("DataLoader(ds, num_workers=4, prefetch_factor=2, persistent_workers=True)", {"num_workers": 0}, "DataLoader(ds, num_workers=0)"),
     ("DataLoader(ds, prefetch_factor=args.p, num_workers=4, shuffle=True)", {"num_workers": 0}, "DataLoader(ds, num_workers=0, shuffle=True)"),
-    ("DataLoader(ds, **a)", {"num_workers": 0}, 'DataLoader(ds, **{**a, "num_workers": 0, "prefetch_factor": None, "persistent_workers": False})'),
+    ("DataLoader(ds, num_workers=4, timeout=60, multiprocessing_context='spawn')", {"num_workers": 0}, "DataLoader(ds, num_workers=0)"),
+    ("DataLoader(ds, 32, True, None, None, 4, None, False, False, 60, f, ctx)", {"num_workers": 0},
+     "DataLoader(ds, 32, True, None, None, 0, None, False, False, 0, f, None)"),
+    (
+        "DataLoader(ds, **a)",
+        {"num_workers": 0},
+        'DataLoader(ds, **{**a, "num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "timeout": 0, "multiprocessing_context": None})',
+    ),
     (
         "DataLoader(\n    ds,\n    batch_size=32,  # of each rank\n    shuffle=True,  # last\n)",
         {"num_workers": 2},
@@ -43,6 +51,14 @@ CALLS = [
 def test_every_way_of_writing_the_call(tmp_path: Path, before: str, knobs: dict, after: str) -> None:
     source = f"{HEAD}train = {before}  # the data\nuse(train)\n"
     assert patched(tmp_path, source, loader(source, before), knobs) == source.replace(before, after)
+
+
+def test_without_workers_torch_takes_the_call(tmp_path: Path) -> None:
+    before = "DataLoader([1, 2], num_workers=4, prefetch_factor=4, persistent_workers=True, timeout=60, multiprocessing_context='spawn')"
+    after = patched(tmp_path, f"{HEAD}train = {before}\n", loader(f"{HEAD}train = {before}\n", before), {"num_workers": 0})
+    names: dict[str, Any] = {}
+    exec(after, names)
+    assert len(list(names["train"])) == 2
 
 
 def test_only_the_call_that_was_recorded(tmp_path: Path) -> None:

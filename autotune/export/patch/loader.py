@@ -15,6 +15,10 @@ from autotune.export.patch.source import Refused
 from autotune_spaces.sites import BuiltSite
 
 KNOBS = ("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "in_order")
+# Without workers torch refuses them, some in the call and some when it is iterated.
+OF_WORKERS: dict[str, New] = {
+    "prefetch_factor": Absent("None"), "persistent_workers": Absent("False"), "timeout": Absent("0"), "multiprocessing_context": Absent("None"),
+}  # fmt: skip
 
 
 def loader_arguments(context: Context, knobs: Sequence[str]) -> Change:
@@ -32,8 +36,7 @@ def loader_arguments(context: Context, knobs: Sequence[str]) -> Change:
         raise Refused(f"{at(file, site.call.line)} builds {site.others + 1} DataLoaders, and batch_size is meant for one of them")
     values: dict[str, New] = {name: repr(context.value(name)) for name in knobs}
     if values.get("num_workers") == "0":
-        # torch refuses both without workers
-        values |= {"prefetch_factor": Absent("None"), "persistent_workers": Absent("False")}
+        values |= OF_WORKERS
     with_arguments(call, site.parameters, values, site.kind)  # what is wrong with it shows here already
     edits: list[Edit] = [Replace(file, call, lambda c: with_arguments(c, site.parameters, values, site.kind))]
     scaled = scaled_learning_rate(context) if "batch_size" in knobs else change((), ())

@@ -101,6 +101,14 @@ def test_a_shell_script_with_live_knobs_runs_the_job(folder: Path, tmp_path: Pat
     assert session["mode"] == "launch"
 
 
+def test_a_line_for_a_shell_takes_no_words(folder: Path, tmp_path: Path) -> None:
+    text = FORMATS["shell"].write(TunedConfig("digits", ("/bin/sh", "-c", "echo trained; true"), folder))
+    (tmp_path / "run.sh").write_text(text)
+    runs = [subprocess.run(["sh", str(tmp_path / "run.sh"), *words], capture_output=True, text=True) for words in ([], ["--epochs", "20"])]
+    assert runs[0].stdout == "trained\n"
+    assert (runs[1].returncode, runs[1].stdout) == (2, "") and "no words can be added" in runs[1].stderr
+
+
 def test_shell_scripts_pass_exit_codes(folder: Path, tmp_path: Path) -> None:
     (folder / "train me.py").write_text("raise SystemExit(7)")
     for knobs in (VIA, {"intra_op_threads": TunedKnob(1, 2)}):

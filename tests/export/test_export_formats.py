@@ -219,6 +219,17 @@ def test_commands_are_taken_apart(command: tuple[str, ...], launcher: str, progr
     assert (parts.launcher, parts.program) == (launcher, program)
 
 
+def test_every_switch_of_the_launchers_is_known() -> None:
+    """One that is taken for an option with a value would swallow the program's name."""
+    from torch.distributed.run import get_args_parser
+
+    launch_command_parser = pytest.importorskip("accelerate.commands.launch").launch_command_parser
+    for start, parser in ((("torchrun",), get_args_parser()), (("accelerate", "launch"), launch_command_parser())):
+        switches = {text for action in parser._actions if action.nargs == 0 for text in action.option_strings} - {"-m", "--module"}
+        for switch in switches:
+            assert take_apart((*start, switch, "t.py", "-a"), "").program == ("t.py", "-a"), switch
+
+
 @pytest.mark.parametrize("command", [("bash", "train.sh"), ("python", "-c", "pass"), ("python",), ("./train",)])
 def test_what_a_launcher_cannot_start_is_refused(folder: Path, command: tuple[str, ...]) -> None:
     with pytest.raises(InputError, match="--format shell"):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.job.spec import JobSpec
-from autotune.results import Interval, Observation, Result
+from autotune.results import Interval, Result
 from autotune.secrets import hide_secret_flags, is_secret, mask_url, split_secret_flags
 from autotune_spaces import knobs as knob_registry
 from autotune_spaces.base import Value
@@ -46,7 +46,7 @@ class TunedKnob:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What the job takes up, as far as the settings leave it alone; 0: not known."""
+    """What the job takes up without the settings, its memory with them; 0: not known."""
 
     processes: int = 1  # that train together
     num_workers: int = 0  # of the training DataLoader
@@ -110,7 +110,7 @@ def build_tuned(result: Result, spec: JobSpec, run_dir: Path | None = None) -> T
         job_device=observation.job.device,
         loader_key=observation.job.loader.key if observation.job.loader else "",
         machine=_fingerprint(observation.machine),
-        footprint=_footprint(observation),
+        footprint=_footprint(result),
         sites=observation.job.sites,
     )
     return TunedConfig(spec.name, command, spec.workdir, env, secrets, knobs, provenance)
@@ -121,14 +121,16 @@ def _fingerprint(machine: Machine) -> dict[str, Any]:
     return {name: round(known[name], 2) if name == "memory_gib" else known[name] for name in FINGERPRINT if name in known}
 
 
-def _footprint(observation: Observation) -> Footprint:
-    job = observation.job
-    on_cpu = job.device == "cpu"
+def _footprint(result: Result) -> Footprint:
+    """Workers that were added hold memory of their own, so it is that of the job as it was or as it is tuned, whichever takes more."""
+    observation, job = result.observation, result.observation.job
+    tuned = result.confirmation.anatomy if result.knobs and result.confirmation else None
+    seen_gib = [side.peak_memory_gib for side in (observation.anatomy, tuned) if side is not None]
     return Footprint(
         processes=job.world_size,
         num_workers=job.loader.num_workers if job.loader else 0,
         threads=job.intra_op_threads,
-        host_memory_gib=round(observation.anatomy.peak_memory_gib, 2) if on_cpu else 0.0,
+        host_memory_gib=round(max(seen_gib), 2) if job.device == "cpu" else 0.0,
     )
 
 

@@ -10,7 +10,7 @@ from autotune.errors import InputError
 from autotune.export import TunedConfig, TunedKnob, build_tuned, load_tuned, to_yaml, write_tuned
 from autotune.export.tuned import Provenance
 from autotune.job.spec import JobSpec, SearchSpace
-from autotune.results import Interval, KnobGain, LossVerdict, Observation, Result
+from autotune.results import Confirmation, Interval, KnobGain, LossVerdict, Observation, Result
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 from autotune_spaces.knobs import create
 
@@ -78,6 +78,19 @@ def test_a_result_becomes_a_file_and_comes_back(tmp_path: Path) -> None:
     write_tuned(tuned, path)
     assert load_tuned(path) == tuned == load_tuned(tmp_path)
     assert "1.50x as fast (1.40 to 1.60)" in path.read_text()
+
+
+def test_memory_is_that_of_the_tuned_job_where_it_takes_more(tmp_path: Path) -> None:
+    """A Kubernetes Job made of it is killed beyond its memory, and workers that were added hold some."""
+    found = result({"num_workers": 8})
+    lean, full = (dataclasses.replace(found.observation.anatomy, peak_memory_gib=gib) for gib in (1.5, 6.0))
+    found = dataclasses.replace(found, observation=dataclasses.replace(found.observation, anatomy=lean))
+    assert build_tuned(found, spec(tmp_path)).provenance.footprint.host_memory_gib == 1.5
+    confirmed = Confirmation({"num_workers": 8}, Interval(1.5, 1.4, 1.6), 5, True, "", lean, full)
+    tuned = build_tuned(dataclasses.replace(found, confirmation=confirmed), spec(tmp_path))
+    assert tuned.provenance.footprint.host_memory_gib == 6.0
+    kept = dataclasses.replace(found, verdict="keep-baseline", knobs={}, confirmation=confirmed)
+    assert build_tuned(kept, spec(tmp_path)).provenance.footprint.host_memory_gib == 1.5
 
 
 def test_keep_what_you_have_is_a_file_too(tmp_path: Path) -> None:

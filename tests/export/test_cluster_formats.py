@@ -175,3 +175,10 @@ def test_resources_and_room_for_workers(folder: Path) -> None:
     assert {"name": "shm", "mountPath": "/dev/shm"} in container(job)["volumeMounts"]
     on_cpu = container(documents(FORMATS["k8s"].write(tuned(folder, LIVE)))["Job"])["resources"]
     assert on_cpu == {"requests": {"cpu": "6", "memory": "10Gi"}, "limits": {"memory": "10Gi"}}  # 6.3 GiB seen, half as much again
+
+
+def test_room_for_data_in_memory_is_asked_of_the_reader(folder: Path) -> None:
+    """How large they are is known where they lie, not here; without the room the container would be killed."""
+    staged = {"data_staging": TunedKnob("shm", "off")}
+    assert "add their size to memory" in FORMATS["k8s"].write(tuned(folder, staged))
+    assert "add their size to memory" not in FORMATS["k8s"].write(tuned(folder, LIVE))

@@ -145,9 +145,10 @@ def time_section(section: Any, result: Result) -> None:
     if after is not None:
         total.append(Text(words.duration_words(after.iteration_s), style="bold"))
     table.add_row(*total, Text(""))
-    body: list[Any] = [table, Text(f"{'before: ' if after is not None else ''}{story.iteration_words(before)}", style="dim")]
+    unit = result.observation.job.sample_unit
+    body: list[Any] = [table, Text(f"{'before: ' if after is not None else ''}{story.iteration_words(before, unit)}", style="dim")]
     if after is not None:
-        body.append(Text(f"after: {story.iteration_words(after)}", style="dim"))
+        body.append(Text(f"after: {story.iteration_words(after, unit)}", style="dim"))
     why = story.sentence(result.observation.bottleneck_why)
     if after is None and why:
         body.append(Text(f"Bottleneck: {words.clean(result.observation.bottleneck)}. {why}", style="dim"))

@@ -194,7 +194,7 @@ def said_of_times(comparison: Comparison) -> list[str]:
     else:
         tuned = comparison.tuned
         verb = "runs" if clear(tuned) else "cannot be told apart in speed from A: it runs"
-        said.append(f"After tuning, B {verb} {words.interval_words(tuned)} as fast as A, in samples a second.")
+        said.append(f"After tuning, B {verb} {words.interval_words(tuned)} as fast as A, in {words.clean(comparison.a.observation.job.sample_unit)} a second.")
     return [*said, f"Times of two runs are only as sure as the noise of both ({noises} between stretches of the unchanged job), and know nothing of "
             "what changed on the machine between them."]
 

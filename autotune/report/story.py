@@ -211,8 +211,11 @@ def anatomies(result: Result) -> tuple[Anatomy, Anatomy | None]:
     return result.observation.anatomy, None
 
 
-def iteration_words(anatomy: Anatomy) -> str:
-    """The spread of one iteration, what of it is the reader's, and over how many iterations all this was measured."""
+def iteration_words(anatomy: Anatomy, unit: str) -> str:
+    """The spread of one iteration, what of it is the reader's, and over how many iterations all this was measured.
+
+    ``unit``: what is counted a second, see :class:`~autotune_spaces.facts.JobFacts`.
+    """
     spread = (
         f"median {words.duration_words(anatomy.median_s)}, from {words.duration_words(anatomy.min_s)} to "
         f"{words.duration_words(anatomy.max_s)}"
@@ -222,7 +225,7 @@ def iteration_words(anatomy: Anatomy) -> str:
         f"{words.duration_words(anatomy.batch_cost_s)} ({anatomy.reader_ratio:.0%})"
     )
     counted = f"{anatomy.iterations} iterations, the first {anatomy.left_out} left out"
-    return f"{spread}; {reader}; {words.number_words(anatomy.samples_per_s)} samples/s; {counted}"
+    return f"{spread}; {reader}; {words.number_words(anatomy.samples_per_s)} {words.clean(unit)}/s; {counted}"
 
 
 def phase_rows(result: Result) -> list[PhaseRow]:

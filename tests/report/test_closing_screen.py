@@ -11,6 +11,8 @@ from sample_results import HOSTILE, hostile, keep, nothing_tried, samples, tuned
 
 from autotune.report import words
 from autotune.report.closing import closing_text
+from autotune.report.comparison import compare, said_of_times
+from autotune.report.event_words import observed_words
 from autotune.report.story import headline
 from autotune.results import Confirmation, Interval, LossVerdict, Result, Trial
 
@@ -44,6 +46,13 @@ def test_keep_claims_no_speedup_and_offers_no_launch() -> None:
     assert "autotune launch" not in text
     assert "Loss check" not in text, "nothing is changed, so nothing is to be said about the loss"
     assert "1.01× (0.98–1.04) in 5 fresh processes" in text
+
+
+def test_a_job_whose_batches_cannot_be_counted_is_told_in_iterations() -> None:
+    counted = tuned()
+    uncounted = replace(counted, observation=replace(counted.observation, job=replace(counted.observation.job, sample_unit="iterations")))
+    told = screen(uncounted) + observed_words(uncounted.observation) + " ".join(said_of_times(compare(uncounted, uncounted)))
+    assert told.count("iterations/s") == 3 and "in iterations a second" in told and "samples/s" not in told
 
 
 def test_undecided_is_not_sold_as_unchanged() -> None:

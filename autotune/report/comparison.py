@@ -183,9 +183,9 @@ def said_of_speedups(comparison: Comparison) -> str:
 
 def said_of_times(comparison: Comparison) -> list[str]:
     """What the absolute figures say, and how little that may be."""
-    noises = " and ".join(f"{100 * r.observation.noise:.1f} %" for r in (comparison.a, comparison.b))
     if comparison.baselines is None or comparison.tuned is None:
         return ["The noise of one of the runs is not known, so no ratio is claimed between their times."]
+    noises = " and ".join(f"{100 * r.observation.noise:.1f} %" for r in (comparison.a, comparison.b))
     said = []
     base = comparison.baselines
     if clear(base) and not comparison.differences:

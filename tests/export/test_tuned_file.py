@@ -167,6 +167,14 @@ def test_no_file_and_unfinished_run(tmp_path: Path) -> None:
         load_tuned(tmp_path)
 
 
+def test_a_run_by_its_name_is_told_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`autotune show digits` takes a name; what takes a path says which."""
+    (tmp_path / "autotune-runs" / "digits").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="did you mean autotune-runs/digits?"):
+        load_tuned("digits")
+
+
 def test_a_line_for_a_shell_keeps_no_secret_either(tmp_path: Path) -> None:
     line = "cd src && TOKEN_SECRET=hunter22 python train.py --api-key 'a b c' --api-key=other --hub-token $HUB | tee log"
     tuned = build_tuned(result({}), spec(tmp_path, ("/bin/sh", "-c", line), {"HF_TOKEN": "hf_0123456789"}))

@@ -149,6 +149,8 @@ def time_section(section: Any, result: Result) -> None:
     body: list[Any] = [table, Text(f"{'before: ' if after is not None else ''}{story.iteration_words(before, unit)}", style="dim")]
     if after is not None:
         body.append(Text(f"after: {story.iteration_words(after, unit)}", style="dim"))
+    unlike = story.unlike_iterations(result)
+    body += [Text(unlike, style="yellow")] if unlike else []
     why = story.sentence(result.observation.bottleneck_why)
     if after is None and why:
         body.append(Text(f"Bottleneck: {words.clean(result.observation.bottleneck)}. {why}", style="dim"))

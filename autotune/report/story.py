@@ -228,6 +228,19 @@ def iteration_words(anatomy: Anatomy, unit: str) -> str:
     return f"{spread}; {reader}; {words.number_words(anatomy.samples_per_s)} {words.clean(unit)}/s; {counted}"
 
 
+LIKE_SIZES = 1.2  # apart by less, the samples of two iterations may be the same: samples a second count an epoch's end, which iterations leave out
+
+
+def unlike_iterations(result: Result) -> str:
+    """That an iteration after is not one before, where the batch has grown or shrunk; "" where it is."""
+    sizes = [side.samples_per_s * side.iteration_s for side in anatomies(result)
+             if side is not None and words.known(side.samples_per_s) and words.known(side.iteration_s)]  # fmt: skip
+    if len(sizes) < 2 or min(sizes) <= 0 or max(sizes) / min(sizes) < LIKE_SIZES:
+        return ""
+    unit = words.clean(result.observation.job.sample_unit)
+    return f"An iteration after holds about {words.factor_words(sizes[1] / sizes[0])} the {unit} of one before: compare {unit} a second, not iterations."
+
+
 def phase_rows(result: Result) -> list[PhaseRow]:
     """Seconds of one iteration in each phase, phases that take no time on either side left out."""
     before, after = anatomies(result)

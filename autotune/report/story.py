@@ -289,8 +289,20 @@ def next_commands(result: Result, run_dir: Path) -> list[tuple[str, str]]:
         lines.append((f"autotune export {shlex.quote(where)} --format diff", "as a patch of your source; also shell, sbatch …"))
     elif result.trials:
         lines.append((f"autotune show {shlex.quote(where)} --trials", "every configuration tried"))
-    lines.append((f"autotune ui {shlex.quote(where)}", "compare the trials in MLflow"))
+    if _in_mlflow(run_dir):
+        lines.append((f"autotune ui {shlex.quote(where)}", "compare the trials in MLflow"))
     return lines
+
+
+def _in_mlflow(run_dir: Path) -> bool:
+    """False where the run was made without (`tracking: {uri: null}`): there are no pages to look at."""
+    from autotune.errors import InputError
+    from autotune.tracking.sync import target_of
+
+    try:
+        return target_of(run_dir)[0] is not None
+    except InputError:  # a result.json that was copied from elsewhere
+        return True
 
 
 def shown_path(path: Path) -> str:

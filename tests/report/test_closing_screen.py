@@ -16,6 +16,7 @@ from autotune.report.event_words import observed_words
 from autotune.report.html import render
 from autotune.report.story import headline
 from autotune.results import Confirmation, Interval, LossVerdict, Result, Trial
+from autotune.tracking import open_tracker
 
 RUN = Path("autotune-runs/digits-cnn")
 
@@ -63,6 +64,14 @@ def test_iterations_of_unlike_size_are_not_set_against_each_other_in_silence() -
     said = "An iteration after holds about 2.00× the samples of one before: compare samples a second, not iterations."
     assert said in screen(grown) and said in render(grown, RUN)
     assert "An iteration after holds" not in screen(tuned()) + render(tuned(), RUN)
+
+
+def test_pages_that_are_not_there_are_not_offered(tmp_path: Path) -> None:
+    """`autotune ui` answers of a run with `tracking: {uri: null}` that it was recorded without MLflow."""
+    for uri, offered in ((None, False), (f"sqlite:///{tmp_path}/mlflow.db", True)):
+        run_dir = tmp_path / str(offered)
+        open_tracker(uri, "digits", run_dir, offline=True).start_study("study", "digits", {}, {})
+        assert ("autotune ui" in closing_text(tuned(), run_dir)) is offered
 
 
 def test_undecided_is_not_sold_as_unchanged() -> None:

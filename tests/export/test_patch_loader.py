@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patch_sources import LOADER, call, changed_lines, library, loader, optimizer, patched, refusals
+from patch_sources import LOADER, call, changed_lines, library, loader, optimizer, patched, refusals, tuned
 
+from autotune.export.patch.plan import make_patch
 from autotune_spaces.sites import BuiltSite, JobSites
 
 HEAD = "import torch\nfrom torch.utils.data import DataLoader\n\n"
@@ -140,6 +141,14 @@ def test_settings_of_several_kinds_share_one_expansion(tmp_path: Path) -> None:
     source = HEAD + "train = DataLoader(ds, **options)\n"
     after = patched(tmp_path, source, loader(source, "DataLoader(ds, **options)"), {"num_workers": 2, "batch_size": 8})
     assert 'DataLoader(ds, **{**options, "num_workers": 2, "batch_size": 8})' in after
+
+
+def test_an_optimizers_own_expression_is_named(tmp_path: Path) -> None:
+    source = HEAD + "opt = Adam(p, fused=args.fused)\n"
+    (tmp_path / "train.py").write_text(source)
+    sites = JobSites("train.py", optimizers=(optimizer(source, "Adam(p, fused=args.fused)"),))
+    [written] = make_patch(tuned(tmp_path, sites, {"optimizer_impl": "foreach"})).written
+    assert written.change.notes == ("the optimizer's fused stands where `args.fused` stood, which decides nothing there any more",)
 
 
 def test_one_call_for_two_optimizers_is_changed_once(tmp_path: Path) -> None:

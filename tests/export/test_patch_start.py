@@ -71,6 +71,17 @@ def test_the_jobs_own_assignments_are_changed_instead(tmp_path: Path, line: str)
     assert after == text.replace(line, line.partition(" = ")[0] + " = True")
 
 
+def test_expressions_that_decide_nothing_any_more_are_named(tmp_path: Path) -> None:
+    text = "import torch\n\ntorch.set_num_threads(args.threads)\ntorch.backends.cudnn.benchmark = args.fast\ntorch.backends.cudnn.benchmark_limit = 10\n"
+    sites = settings(text, "torch.set_num_threads(args.threads)")
+    (tmp_path / "train.py").write_text(text)
+    patch = make_patch(tuned(tmp_path, sites, {"intra_op_threads": 2, "cudnn_benchmark": True, "cudnn_benchmark_limit": 0}))
+    assert [note for written in patch.written for note in written.change.notes] == [
+        "set_num_threads(2) stands where `args.threads` stood, which decides nothing there any more",
+        "torch.backends.cudnn.benchmark = True stands where `args.fast` stood, which decides nothing there any more",
+    ]
+
+
 ENVIRONMENT = [
     ("import torch\n", 'import os\nos.environ["CUDNN_CONV_WSCAP_DBG"] = "512"\nimport torch\n'),
     (

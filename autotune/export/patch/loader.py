@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import libcst as cst
 
 from autotune.export.patch.arguments import Absent, New, find, with_arguments
-from autotune.export.patch.context import Change, Context, at, change
+from autotune.export.patch.context import Change, Context, at, change, put_aside
 from autotune.export.patch.edits import Edit, Replace
-from autotune.export.patch.expressions import shown
 from autotune.export.patch.optimizer import scaled_learning_rate
 from autotune.export.patch.source import Refused
 from autotune_spaces.sites import BuiltSite
@@ -47,8 +46,8 @@ def _notes(call: cst.Call, site: BuiltSite, values: dict[str, New]) -> list[str]
     notes = []
     for name, value in values.items():
         arg = find(call, site.parameters, name)
-        if arg is not None and not isinstance(value, Absent) and not _literal(arg.value):
-            notes.append(f"{name}={value} stands where `{shown(arg.value)}` stood, which decides nothing there any more")
+        if arg is not None and not isinstance(value, Absent):
+            notes += put_aside(f"{name}={value}", arg.value)
     if values.get("persistent_workers") == "True":
         notes.append("with persistent_workers torch draws one random number less an epoch: from the second on, shuffling is that of another seed")
     if any(arg.star == "**" for arg in call.args):
@@ -56,7 +55,3 @@ def _notes(call: cst.Call, site: BuiltSite, values: dict[str, New]) -> list[str]
     if site.others:
         notes.append(f"{site.call.file}:{site.call.line} builds {site.others + 1} DataLoaders; all of them get the settings")
     return notes
-
-
-def _literal(node: cst.BaseExpression) -> bool:
-    return isinstance(node, (cst.Integer, cst.Float, cst.SimpleString)) or (isinstance(node, cst.Name) and node.value in ("True", "False", "None"))

@@ -62,6 +62,25 @@ def test_without_workers_torch_takes_the_call(tmp_path: Path) -> None:
     assert len(list(names["train"])) == 2
 
 
+PARTIALS = [
+    ("partial(DataLoader, batch_size=16)", "make(ds)", {"num_workers": 2, "batch_size": 32}, "make(ds, num_workers=2, batch_size=32)"),
+    ("functools.partial(DataLoader, ds)", "make(16, True)", {"num_workers": 2, "batch_size": 32}, "make(32, True, num_workers=2)"),
+]
+
+
+@pytest.mark.parametrize(("made", "before", "knobs", "after"), PARTIALS)
+def test_what_a_partial_has_given_is_not_given_again(tmp_path: Path, made: str, before: str, knobs: dict, after: str) -> None:
+    source = f"{HEAD}make = {made}\ntrain = {before}\n"
+    assert patched(tmp_path, source, loader(source, before), knobs) == source.replace(before, after)
+
+
+def test_a_partial_that_gave_it_in_order_is_left_alone(tmp_path: Path) -> None:
+    source = f"{HEAD}make = partial(DataLoader, ds, 16)\ntrain = make(shuffle=True)\n"
+    assert "no argument batch_size" in refusals(tmp_path, source, loader(source, "make(shuffle=True)"), {"batch_size": 32})["batch_size"]
+    source = source.replace("ds, 16", "*given")
+    assert "what it gives already" in refusals(tmp_path, source, loader(source, "make(shuffle=True)"), {"num_workers": 2})["num_workers"]
+
+
 def test_only_the_call_that_was_recorded(tmp_path: Path) -> None:
     source = HEAD + "def main():\n    train, test = DataLoader(a), DataLoader(b)\n    more = [DataLoader(a)]\n"
     after = patched(tmp_path, source, loader(source, "DataLoader(b)"), {"num_workers": 2})

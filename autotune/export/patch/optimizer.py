@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import libcst as cst
@@ -57,7 +58,7 @@ def _each(context: Context, new: Callable[[BuiltSite, cst.Call], cst.Call]) -> C
     edits, where = [], []
     for site in sites:
         file = context.tree.file(site.call)
-        call = file.call(site.call)
+        call, site = file.call(site.call), replace(site, parameters=file.parameters(site))
         new(site, call)  # what is wrong with it shows here already
         edits.append(Replace(file, call, partial(new, site)))
         where.append(at(file, site.call.line))

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 import libcst as cst
+import libcst.matchers as m
 from libcst.metadata import CodePosition, CodeRange, MetadataWrapper, ParentNodeProvider, PositionProvider
 
 from autotune.export.patch.libraries import owner_of
-from autotune_spaces.sites import SourceCall
+from autotune_spaces.sites import BuiltSite, SourceCall
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 Block = cst.Module | cst.IndentedBlock
@@ -57,8 +58,10 @@ class SourceFile:
         if site.column < 0:
             raise Refused(f"the run knows {where} only by its line: Python kept no columns (PYTHONNODEBUGRANGES, -X no_debug_ranges)")
         around = [(place, node) for node, place in self._positions.items() if isinstance(node, cst.Call) and _encloses(place, site)]
-        if not around or self._between(site)[: len(site.text)] != site.text:
+        if self._between(site)[: len(site.text)] != site.text or not site.text:
             raise Refused(f"{where} has changed since the run, or a patch was applied already: `{_short(site.text)}` stood there")
+        if not around:  # the loop that a generator of the job's feeds
+            raise Refused(f"{where} runs it without a call of its own: `{_short(site.text)}`")
         # The innermost: of a method call over several lines Python records the part from the method's name on.
         return max(around, key=lambda item: (item[0].start.line, item[0].start.column))[1]
 
@@ -109,6 +112,21 @@ class SourceFile:
         if not found:
             raise Refused(f"{self.name}:{self.line(node)} is not part of a statement that could be changed by itself")
         return found[0][1]
+
+    def parameters(self, site: BuiltSite) -> tuple[str, ...]:
+        """Those of ``site`` that its call can still give: a ``functools.partial(…)`` of this file that it calls has given the first ones.
+
+        Raises:
+            Refused: it cannot be seen how many.
+        """
+        func = self.call(site.call).func
+        made = m.Call(func=m.Name("partial") | m.Attribute(attr=m.Name("partial")))
+        targets = [m.ZeroOrMore(), m.AssignTarget(m.Name(func.value)), m.ZeroOrMore()] if isinstance(func, cst.Name) else []
+        found = m.findall(self.module, m.Assign(targets=targets, value=made)) if targets else []
+        given = [arg for node in found[-1:] for arg in cst.ensure_type(cst.ensure_type(node, cst.Assign).value, cst.Call).args if arg.keyword is None]
+        if any(arg.star for arg in given):
+            raise Refused(f"{self.name}:{site.call.line} calls a functools.partial, of which it cannot be seen what it gives already")
+        return site.parameters[max(len(given) - 1, 0) :]
 
     def function(self, node: cst.CSTNode) -> Function:
         """The function around ``node``, or the module."""

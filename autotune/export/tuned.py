@@ -48,10 +48,11 @@ class TunedKnob:
 class Footprint:
     """What the job takes up without the settings, its memory with them; 0: not known."""
 
-    processes: int = 1  # that train together
+    processes: int = 1  # that train together, on all nodes
     num_workers: int = 0  # of the training DataLoader
     threads: int = 0  # a process computes with
     host_memory_gib: float = 0.0  # at most, all processes together; known of jobs on a CPU
+    nodes: int = 1  # that the one job was started on, by a cluster's executor
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def build_tuned(result: Result, spec: JobSpec, run_dir: Path | None = None) -> T
         job_device=observation.job.device,
         loader_key=observation.job.loader.key if observation.job.loader else "",
         machine=_fingerprint(observation.machine),
-        footprint=_footprint(result),
+        footprint=_footprint(result, spec),
         sites=observation.job.sites,
     )
     return TunedConfig(spec.name, command, spec.workdir, env, secrets, knobs, provenance)
@@ -121,7 +122,7 @@ def _fingerprint(machine: Machine) -> dict[str, Any]:
     return {name: round(known[name], 2) if name == "memory_gib" else known[name] for name in FINGERPRINT if name in known}
 
 
-def _footprint(result: Result) -> Footprint:
+def _footprint(result: Result, spec: JobSpec) -> Footprint:
     """Workers that were added hold memory of their own, so it is that of the job as it was or as it is tuned, whichever takes more."""
     observation, job = result.observation, result.observation.job
     tuned = result.confirmation.anatomy if result.knobs and result.confirmation else None
@@ -131,6 +132,7 @@ def _footprint(result: Result) -> Footprint:
         num_workers=job.loader.num_workers if job.loader else 0,
         threads=job.intra_op_threads,
         host_memory_gib=round(max(seen_gib), 2) if job.device == "cpu" else 0.0,
+        nodes=int(str(spec.executor.options.get("nodes_per_slot") or 1)),
     )
 
 

@@ -9,7 +9,7 @@ import yaml
 from autotune.errors import InputError
 from autotune.export import TunedConfig, TunedKnob, build_tuned, load_tuned, to_yaml, write_tuned
 from autotune.export.tuned import Provenance
-from autotune.job.spec import JobSpec, SearchSpace
+from autotune.job.spec import ExecutorSpec, JobSpec, SearchSpace
 from autotune.results import Confirmation, Interval, KnobGain, LossVerdict, Observation, Result
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 from autotune_spaces.knobs import create
@@ -91,6 +91,13 @@ def test_memory_is_that_of_the_tuned_job_where_it_takes_more(tmp_path: Path) -> 
     assert tuned.provenance.footprint.host_memory_gib == 6.0
     kept = dataclasses.replace(found, verdict="keep-baseline", knobs={}, confirmation=confirmed)
     assert build_tuned(kept, spec(tmp_path)).provenance.footprint.host_memory_gib == 1.5
+
+
+def test_the_nodes_of_one_job_are_kept(tmp_path: Path) -> None:
+    job = spec(tmp_path)
+    assert build_tuned(result({"num_workers": 2}), job).provenance.footprint.nodes == 1
+    spread = dataclasses.replace(job, executor=ExecutorSpec("ray", {"nodes_per_slot": 2}))
+    assert build_tuned(result({"num_workers": 2}), spread).provenance.footprint.nodes == 2
 
 
 def test_keep_what_you_have_is_a_file_too(tmp_path: Path) -> None:

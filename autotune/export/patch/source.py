@@ -120,10 +120,10 @@ class SourceFile:
             Refused: it cannot be seen how many.
         """
         func = self.call(site.call).func
-        made = m.Call(func=m.Name("partial") | m.Attribute(attr=m.Name("partial")))
-        targets = [m.ZeroOrMore(), m.AssignTarget(m.Name(func.value)), m.ZeroOrMore()] if isinstance(func, cst.Name) else []
-        found = m.findall(self.module, m.Assign(targets=targets, value=made)) if targets else []
-        given = [arg for node in found[-1:] for arg in cst.ensure_type(cst.ensure_type(node, cst.Assign).value, cst.Call).args if arg.keyword is None]
+        partial = m.Call(func=m.Name("partial") | m.Attribute(attr=m.Name("partial")))
+        found = [cst.ensure_type(node, cst.Assign) for node in m.findall(self.module, m.Assign(value=partial))]
+        made = [node.value for node in found if any(target.target.deep_equals(func) for target in node.targets)]
+        given = [arg for node in made[-1:] for arg in cst.ensure_type(node, cst.Call).args if arg.keyword is None]
         if any(arg.star for arg in given):
             raise Refused(f"{self.name}:{site.call.line} calls a functools.partial, of which it cannot be seen what it gives already")
         return site.parameters[max(len(given) - 1, 0) :]
@@ -136,7 +136,7 @@ class SourceFile:
         """The module's statements up to the first function, class or other compound statement behind its import of torch, import guards aside."""
         body = list(self.module.body)
         torch, _ = self._torch_import()
-        begin = 0 if torch is None else body.index(torch)
+        begin = next((i for i, statement in enumerate(body) if statement is torch), 0)
         compound = (cst.FunctionDef, cst.ClassDef, cst.If, cst.For, cst.While, cst.With)
         return body[: next((i for i in range(begin, len(body)) if isinstance(body[i], compound)), len(body))]
 

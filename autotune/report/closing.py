@@ -50,7 +50,7 @@ def print_closing(console: Console, result: Result, run_dir: Path) -> None:
     if result.knobs:
         notes = [Text(f"{row.knob} {row.note}", style="dim") for row in story.changes(result) if row.note]
         if back:
-            notes.append(Text("left as it was, not worth it here: " + ", ".join(f"{row.knob}={row.now}" for row in back), style="dim"))
+            notes.append(Text("not worth a change here: " + ", ".join(f"{row.knob} {row.was} → {row.now}" for row in back), style="dim"))
         section("Change" if story.tuned(result) else "Not adopted", _changes(result), *notes)
     _loss(section, result)
     time_section(section, result)

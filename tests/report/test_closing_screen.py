@@ -66,6 +66,11 @@ def test_iterations_of_unlike_size_are_not_set_against_each_other_in_silence() -
     assert "An iteration after holds" not in screen(tuned()) + render(tuned(), RUN)
 
 
+def test_a_knob_that_went_back_is_not_shown_with_the_value_it_left() -> None:
+    text = screen(tuned())
+    assert "not worth a change here: prefetch_factor 2 → 4" in text and "prefetch_factor=4 Loss" not in text
+
+
 def test_pages_that_are_not_there_are_not_offered(tmp_path: Path) -> None:
     """`autotune ui` answers of a run with `tracking: {uri: null}` that it was recorded without MLflow."""
     for uri, offered in ((None, False), (f"sqlite:///{tmp_path}/mlflow.db", True)):

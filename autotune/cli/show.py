@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from autotune.results import Result
 
 RUNS = Path("autotune-runs")
+PROFILE = "summary.json"  # of a directory that `autotune profile` made
 ORDER = ["closing", "gains", "summary", "findings", "operators", "trials"]  # of the parts, as on the page
 TITLES = {"summary": "Performance summary", "findings": "Findings", "trials": "What was tried"}  # of parts that do not begin with one
 
@@ -71,6 +72,11 @@ def find_result(run: str) -> Path:
         )
     if (directory / FILE_NAME).is_file():
         return directory / FILE_NAME
+    if (directory / PROFILE).is_file():
+        raise InputError(
+            "this is a profile, in which nothing was tuned", where=str(directory), expected="a run's directory",
+            remedy=f"its page is {directory / 'profile.html'}; `autotune run JOB.yaml` tunes the job",
+        )
     raise InputError(
         f"this run has no result yet: {progress_words(directory / 'journal.jsonl')}", where=str(directory),
         expected=f"{FILE_NAME}, which a run writes at its end",

@@ -122,6 +122,21 @@ def test_a_terminal_gets_a_live_table(columns: int, name: str) -> None:
     assert "\x1b[2K" in text, "the table is drawn over, it does not pile up in the scrollback"
 
 
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_clock_of_a_resumed_run_knows_what_was_spent_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    stream = Terminal()
+    with open_progress("auto", 1200, stream, spent_s=905.0) as progress:
+        progress.stage("search")
+    assert re.search(r"4:5[0-5] left of 20:00", stream.getvalue())
+
+
 @pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"PYTHONIOENCODING": "ascii"}])
 def test_a_terminal_that_cannot_draw_gets_plain_lines(environment: dict[str, str]) -> None:
     text = in_a_terminal(80, **environment)

@@ -55,7 +55,9 @@ def load_tuned(path: Path | str) -> TunedConfig:
     except YamlMistake as mistake:
         raise InputError(str(mistake), where=f"{file}:{mistake.line}", expected=mistake.expected) from None
     except FileNotFoundError:
-        raise InputError("no such file", where=str(file), expected=f"a {FILE_NAME} or a run directory") from None
+        named = Path("autotune-runs") / file
+        remedy = f"did you mean '{named}'?" if named.is_dir() else "`autotune run job.yaml` makes one"
+        raise InputError("no such file", where=str(file), expected=f"a {FILE_NAME} or a run directory", remedy=remedy) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=str(file)) from None
     reader = _Reader(document, file)

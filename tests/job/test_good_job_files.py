@@ -318,6 +318,19 @@ def test_init_elsewhere_keeps_the_directory_of_the_command(tmp_path: Path) -> No
     assert load_job(tmp_path / "conf" / "tune.yaml").workdir == tmp_path
 
 
+def test_init_puts_variables_before_the_command_where_they_belong(tmp_path: Path) -> None:
+    """As one types it in a shell: EPOCHS=3 python train_resnet.py."""
+    (tmp_path / "train_resnet.py").touch()
+    done = run("init", "--", "EPOCHS=3", "NOTE=a: b", "python", "train_resnet.py", "x=1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "next: autotune check job.yaml" in done.stdout
+    job = load_job(tmp_path / "job.yaml")
+    assert job.env == {"EPOCHS": "3", "NOTE": "a: b"}
+    assert job.command == ("python", "train_resnet.py", "x=1")
+    assert job.name == "train_resnet"
+    assert run("init", "-o", "none.yaml", "--", "EPOCHS=3", cwd=tmp_path).returncode == 2
+
+
 def test_init_says_at_once_what_would_not_run(tmp_path: Path) -> None:
     done = run("init", "--", "python", "trian.py", cwd=tmp_path)
     assert done.returncode == 0

@@ -94,7 +94,7 @@ def _tune_job(
     if not offline and not (run_dir / "result.json").exists():
         preflight(spec.tracking.uri, run_dir)  # before anything is written
     journal = Journal(run_dir / "journal.jsonl", _clock())
-    with closing(journal), open_progress(progress_kind, spec.budget.minutes * 60) as progress:
+    with closing(journal), open_progress(progress_kind, spec.budget.minutes * 60, spent_s=journal.elapsed_s) as progress:
         _claim(journal, spec, run_dir, seed)
         if journal.find("finished") is not None and (run_dir / "result.json").exists():
             result = load_result(run_dir / "result.json")

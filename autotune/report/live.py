@@ -32,14 +32,15 @@ class RichProgress(Progress):
     Args:
         budget_s: for the clock in the title.
         stream: a terminal.
+        spent_s: of the budget, by earlier processes of the run.
     """
 
-    def __init__(self, budget_s: float, stream: IO[str] | None = None) -> None:
+    def __init__(self, budget_s: float, stream: IO[str] | None = None, spent_s: float = 0.0) -> None:
         from rich.console import Console
         from rich.live import Live
 
         super().__init__(stream)
-        self.budget_s = budget_s
+        self.budget_s, self.spent_s = budget_s, spent_s
         self._console = Console(file=self.stream, highlight=False, markup=False, emoji=False)
         self._stage, self._now = "starting", ""
         self._trials: deque[Trial] = deque(maxlen=LAST_TRIALS)
@@ -158,7 +159,7 @@ class RichProgress(Progress):
     def _footer(self) -> Any:
         from rich.text import Text
 
-        elapsed = time.monotonic() - self._start
+        elapsed = self.spent_s + time.monotonic() - self._start
         left = self.budget_s - elapsed
         clock = f"{words.clock_words(left)} left of {words.clock_words(self.budget_s)}" if left > 0 else \
             f"{words.clock_words(elapsed)}, finishing"

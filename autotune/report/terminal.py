@@ -55,12 +55,13 @@ class PlainProgress(Progress):
         self._line(f"[{words.clock_words(event.time_s):>7}] {event_words(event)}")
 
 
-def open_progress(kind: str, budget_s: float, stream: IO[str] | None = None) -> Progress:
+def open_progress(kind: str, budget_s: float, stream: IO[str] | None = None, spent_s: float = 0.0) -> Progress:
     """The progress for ``kind``: "auto" (a live table on a terminal, else plain lines), "quiet" or "json".
 
     Args:
         budget_s: the time the run may take, for the clock.
         stream: where to; stdout if None.
+        spent_s: of that time, by earlier processes of the run.
 
     Raises:
         ValueError: another word.
@@ -75,7 +76,7 @@ def open_progress(kind: str, budget_s: float, stream: IO[str] | None = None) -> 
     if _can_draw(stream):
         from autotune.report.live import RichProgress
 
-        return RichProgress(budget_s, stream)
+        return RichProgress(budget_s, stream, spent_s)
     return PlainProgress(stream)
 
 

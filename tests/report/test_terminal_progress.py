@@ -148,6 +148,18 @@ def test_a_stream_that_fails_stops_nothing(make: object) -> None:
         drive(progress)
 
 
+@pytest.mark.parametrize(("spent_s", "clock"), [(0.0, "left of 20:00"), (1500.0, "25:00, finishing")])
+def test_a_resumed_run_has_left_what_earlier_processes_left(spent_s: float, clock: str) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    with RichProgress(1200, stream, spent_s=spent_s) as progress:
+        progress.stage("confirm", "")
+    assert clock in stream.getvalue()
+
+
 @pytest.mark.parametrize("kind", [PlainProgress, JsonProgress, QuietProgress])
 def test_a_closed_stream_and_wrong_arguments_stop_nothing(kind: type[Progress]) -> None:
     stream = io.StringIO()

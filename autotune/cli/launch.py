@@ -49,7 +49,7 @@ def launch(
     job = plan(config, extra or (), base=os.environ, seed=seed, out=out, partial=dry_run or force)
     if config.knobs:
         now = current(config, job.env)
-        for text in differences(config, now):
+        for text in differences(config, now, job.env):
             print(f"autotune: warning: {text}; the speed-up was measured there", file=sys.stderr)
         blocked = obstacles(config, now, job.env)
         if blocked and not force:

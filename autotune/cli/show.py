@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from autotune.results import Result
 
 RUNS = Path("autotune-runs")
+PROFILE = "summary.json"  # of a directory that `autotune profile` made
 ORDER = ["closing", "gains", "summary", "findings", "operators", "trials"]  # of the parts, as on the page
 TITLES = {"summary": "Performance summary", "findings": "Findings", "trials": "What was tried"}  # of parts that do not begin with one
 
@@ -66,6 +67,11 @@ def find_result(run: str) -> Path:
     directory = next((d for d in (given, RUNS / run) if d.is_dir()), None)
     if directory is not None and (directory / FILE_NAME).is_file():
         return directory / FILE_NAME
+    if directory is not None and (directory / PROFILE).is_file():
+        raise InputError(
+            "this is a profile, in which nothing was tuned", where=str(directory), expected="a run's directory",
+            remedy=f"its page is {directory / 'profile.html'}; `autotune run JOB.yaml` tunes the job",
+        )
     if directory is None or not (directory / "journal.jsonl").is_file():
         raise InputError(
             "no run was made in this directory" if directory else "there is no such run", where=run,

@@ -74,10 +74,12 @@ def here(command: Sequence[str], env: Mapping[str, str], workdir: Path, capabili
     )
 
 
-def differences(tuned: TunedConfig, now: Machine) -> list[str]:
-    """What is unlike the machine the settings were found on, in words."""
+def differences(tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = None) -> list[str]:
+    """What is unlike the machine the settings were found on, in words. ``env``: the job's variables."""
+    nodes, told = tuned.provenance.footprint.nodes, env is not None and "PET_NNODES" in env  # torchrun's --nnodes
+    found = [f"tuned as one job over {nodes} nodes, started on this one alone"] if nodes > 1 and not told else []
     on_gpu = tuned.provenance.job_device == "cuda"
-    found = ["tuned on a GPU, none here"] if on_gpu and now.device != "cuda" else []
+    found += ["tuned on a GPU, none here"] if on_gpu and now.device != "cuda" else []
     unlike = compared(tuned.provenance.machine, now, gpu=on_gpu and now.device == "cuda")
     return found + [f"{word}: {before} when tuned, {after} here" for word, before, after in unlike]
 

@@ -30,6 +30,7 @@ from autotune.job.command import fill
 from autotune_spaces.base import Knob, Scope, Start, Value, Withdrawn
 from autotune_spaces.codec import encode
 from autotune_spaces.knobs import create
+from autotune_spaces.knobs.via import is_shell
 from autotune_spaces.space import command_line
 from autotune_trials.marks import MARK_VARIABLE
 from autotune_trials.paths import SessionPaths, publish
@@ -78,13 +79,18 @@ def plan(
         preparation: where knobs may put the files they need; None: what needs files is not prepared, for nothing is started.
 
     Raises:
-        InputError: a secret of the job is not in the environment, or a knob cannot be set here.
+        InputError: a secret of the job is not in the environment, a knob cannot be set here, or ``extra`` cannot be added.
     """
     knobs = knobs_of(tuned)
     values = {name: choice.value for name, choice in tuned.knobs.items()}
     secrets = _secrets(tuned, base, partial)
     places = {"seed": str(seed), "trial_dir": str(out or tuned.workdir / "out")}
     words = fill(command_line(tuned.command, knobs.values(), values), places)
+    if extra and is_shell(words):
+        raise InputError(
+            "the job is a line for a shell, to which no words can be added", where="-- " + " ".join(extra),
+            expected="a command that is a program and its words", remedy="write them into the line under 'command' of tuned.yaml",
+        )  # fmt: skip
     argv = [re.sub(r"\$\{(\w+)\}", lambda m: secrets.get(m[1], m[0]), word) for word in words] + list(extra)
     env = {**base, **{name: fill([value], places)[0] for name, value in tuned.env.items()}}
     start = _prepared(Start(tuple(argv), env, str(tuned.workdir)), knobs, values, preparation)

@@ -16,6 +16,7 @@ from autotune_spaces.codec import decode
 from autotune_spaces.knobs import create, names
 from autotune_spaces.sites import JobSites
 
+RUNS = Path("autotune-runs")
 KEYS = ("schema_version", "name", "command", "workdir", "env", "env_from_launch", "knobs", "provenance")
 KNOB_KEYS = ("value", "was", "gain", "options")
 INTERVAL_KEYS = ("estimate", "low", "high")
@@ -34,6 +35,9 @@ def find_tuned(path: Path) -> Path:
     inside = path / FILE_NAME
     if inside.is_file():
         return inside
+    if (path / "summary.json").is_file():
+        raise InputError("this is a profile, in which nothing was tuned", where=str(path), expected=f"a finished run's directory, or a {FILE_NAME}",
+                         remedy="`autotune run job.yaml` tunes the job")  # fmt: skip
     unfinished = (path / "journal.jsonl").is_file()
     raise InputError(
         f"no {FILE_NAME} in it" + (": the run has not finished" if unfinished else ""), where=str(path),
@@ -55,8 +59,8 @@ def load_tuned(path: Path | str) -> TunedConfig:
     except YamlMistake as mistake:
         raise InputError(str(mistake), where=f"{file}:{mistake.line}", expected=mistake.expected) from None
     except FileNotFoundError:
-        named = Path("autotune-runs") / file
-        remedy = f"did you mean '{named}'?" if named.is_dir() else "`autotune run job.yaml` makes one"
+        run = RUNS / file
+        remedy = f"did you mean {run}?" if run.is_dir() else "`autotune run job.yaml` makes one"
         raise InputError("no such file", where=str(file), expected=f"a {FILE_NAME} or a run directory", remedy=remedy) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=str(file)) from None

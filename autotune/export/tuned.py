@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from autotune.job.spec import JobSpec
-from autotune.results import Interval, Observation, Result
+from autotune.results import Interval, Result
 from autotune.secrets import hide_secret_flags, is_secret, mask_url, split_secret_flags
 from autotune_spaces import knobs as knob_registry
 from autotune_spaces.base import Value
 from autotune_spaces.codec import encode
+from autotune_spaces.facts import Machine
 from autotune_spaces.sites import JobSites
 from autotune_spaces.space import command_line
 from autotune_trials.paths import publish
@@ -44,12 +46,13 @@ class TunedKnob:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What the job takes up, as far as the settings leave it alone; 0: not known."""
+    """What the job takes up without the settings, its memory with them; 0: not known."""
 
-    processes: int = 1  # that train together
+    processes: int = 1  # that train together, on all nodes
     num_workers: int = 0  # of the training DataLoader
     threads: int = 0  # a process computes with
     host_memory_gib: float = 0.0  # at most, all processes together; known of jobs on a CPU
+    nodes: int = 1  # that the one job was started on, by a cluster's executor
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,6 @@ def build_tuned(result: Result, spec: JobSpec, run_dir: Path | None = None) -> T
         for name, value in result.knobs.items()
     }
     observation = result.observation
-    machine = encode(observation.machine)
     tuned = result.verdict == "tuned"
     provenance = Provenance(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -108,21 +110,29 @@ def build_tuned(result: Result, spec: JobSpec, run_dir: Path | None = None) -> T
         run_dir="" if run_dir is None else str(run_dir),
         job_device=observation.job.device,
         loader_key=observation.job.loader.key if observation.job.loader else "",
-        machine={name: machine[name] for name in FINGERPRINT if machine[name] not in ("", 0, 0.0, [])},
-        footprint=_footprint(observation),
+        machine=_fingerprint(observation.machine),
+        footprint=_footprint(result, spec),
         sites=observation.job.sites,
     )
     return TunedConfig(spec.name, command, spec.workdir, env, secrets, knobs, provenance)
 
 
-def _footprint(observation: Observation) -> Footprint:
-    job = observation.job
-    on_cpu = job.device == "cpu"
+def _fingerprint(machine: Machine) -> dict[str, Any]:
+    known = {name: value for name, value in encode(machine).items() if name in FINGERPRINT and value not in ("", 0, 0.0, [])}
+    return {name: round(known[name], 2) if name == "memory_gib" else known[name] for name in FINGERPRINT if name in known}
+
+
+def _footprint(result: Result, spec: JobSpec) -> Footprint:
+    """Workers that were added hold memory of their own, so it is that of the job as it was or as it is tuned, whichever takes more."""
+    observation, job = result.observation, result.observation.job
+    tuned = result.confirmation.anatomy if result.knobs and result.confirmation else None
+    seen_gib = [side.peak_memory_gib for side in (observation.anatomy, tuned) if side is not None]
     return Footprint(
         processes=job.world_size,
         num_workers=job.loader.num_workers if job.loader else 0,
         threads=job.intra_op_threads,
-        host_memory_gib=round(observation.anatomy.peak_memory_gib, 2) if on_cpu else 0.0,
+        host_memory_gib=round(max(seen_gib), 2) if job.device == "cpu" else 0.0,
+        nodes=int(str(spec.executor.options.get("nodes_per_slot") or 1)),
     )
 
 
@@ -190,7 +200,7 @@ def to_yaml(tuned: TunedConfig) -> str:
     lines += _mapping("machine", p.machine, "  ")
     lines += _mapping("footprint", encode(p.footprint), "  ")
     if p.sites != JobSites():
-        lines += ["", "  # Where in the source: what `autotune export --format diff` looks for.", "  sites:", *_tree(encode(p.sites), "    ")]
+        lines += ["", "  # Where in the source: what `autotune export --format diff` looks for.", "  sites:", *_tree(_told(p.sites), "    ")]
     return "\n".join(lines) + "\n"
 
 
@@ -212,15 +222,22 @@ def _mapping(key: str, values: Mapping[str, Any], indent: str = "") -> list[str]
     return [f"{indent}{key}:", *(f"{indent}  {_scalar(name)}: {_scalar(value)}" for name, value in values.items())]
 
 
+def _told(record: Any) -> Any:
+    """A record as :func:`encode` has it, without the fields that have their default."""
+    if isinstance(record, tuple):
+        return [_told(item) for item in record]
+    if not is_dataclass(record):
+        return record
+    return {f.name: _told(value) for f in fields(record) if (value := getattr(record, f.name)) != f.default}
+
+
 def _tree(data: Mapping[str, Any], indent: str) -> list[str]:
-    """Nested mappings, what is empty left out; a mapping of scalars alone stands on one line."""
+    """Nested mappings; one of scalars alone stands on one line."""
     lines = []
     for key, value in data.items():
-        if value in ("", None, [], -1) and key != "column":
-            continue
         items = value if isinstance(value, list) else [value]
         if not any(isinstance(item, dict) for item in items):
-            lines.append(f"{indent}{key}: {_exact(value)}")
+            lines.append(f"{indent}{key}: {_scalar(value)}")
         elif not isinstance(value, list):
             lines.append(f"{indent}{key}: {_flow(value)}" if _flat(value) else f"{indent}{key}:")
             lines += [] if _flat(value) else _tree(value, indent + "  ")
@@ -237,16 +254,12 @@ def _flat(data: Mapping[str, Any]) -> bool:
 
 
 def _flow(data: Mapping[str, Any]) -> str:
-    return "{" + ", ".join(f"{key}: {_exact(value)}" for key, value in data.items() if value != "") + "}"
-
-
-def _exact(value: Any) -> str:
-    """As :func:`_scalar`, a float with all its digits; YAML 1.1 wants a point in one with an exponent."""
-    return re.sub(r"^(-?\d+)e", r"\1.0e", repr(value)) if isinstance(value, float) else _scalar(value)
+    return "{" + ", ".join(f"{key}: {_scalar(value)}" for key, value in data.items()) + "}"
 
 
 def _interval(interval: Interval) -> str:
-    return f"{{estimate: {interval.estimate:.4g}, low: {interval.low:.4g}, high: {interval.high:.4g}}}"
+    figures = {"estimate": interval.estimate, "low": interval.low, "high": interval.high}
+    return _flow({name: float(f"{figure:.4g}") for name, figure in figures.items()})
 
 
 _BARE = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*")
@@ -259,15 +272,19 @@ def _scalar(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_scalar(v) for v in value) + "]"
     if not isinstance(value, str):
-        if isinstance(value, float):
-            text = repr(round(value, 4))
-            return text if "e" not in text else f"{value:f}"
-        return json.dumps(value)
+        return _number(value) if isinstance(value, float) else json.dumps(value)
     if _BARE.fullmatch(value) and not _SPECIAL.fullmatch(value) and not re.match(r"\.?\d|\.\.?$", value):
         return value
     text = json.dumps(value, ensure_ascii=False)
     # What YAML does not allow as it is, unpaired surrogates of undecodable file names among it.
     return "".join(c if c == " " or c.isprintable() and ord(c) < 0x10000 else _escaped(c) for c in text)
+
+
+def _number(value: float) -> str:
+    """All its digits; YAML 1.1 wants a point in one with an exponent, and has words of its own for what is not finite."""
+    if math.isfinite(value):
+        return re.sub(r"^(-?\d+)e", r"\1.0e", repr(value))
+    return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
 
 
 def _escaped(char: str) -> str:

@@ -50,7 +50,7 @@ def print_closing(console: Console, result: Result, run_dir: Path) -> None:
     if result.knobs:
         notes = [Text(f"{row.knob} {row.note}", style="dim") for row in story.changes(result) if row.note]
         if back:
-            notes.append(Text("left as it was, not worth it here: " + ", ".join(f"{row.knob}={row.now}" for row in back), style="dim"))
+            notes.append(Text("not worth a change here: " + ", ".join(f"{row.knob} {row.was} → {row.now}" for row in back), style="dim"))
         section("Change" if story.tuned(result) else "Not adopted", _changes(result), *notes)
     _loss(section, result)
     time_section(section, result)
@@ -145,9 +145,12 @@ def time_section(section: Any, result: Result) -> None:
     if after is not None:
         total.append(Text(words.duration_words(after.iteration_s), style="bold"))
     table.add_row(*total, Text(""))
-    body: list[Any] = [table, Text(f"{'before: ' if after is not None else ''}{story.iteration_words(before)}", style="dim")]
+    unit = result.observation.job.sample_unit
+    body: list[Any] = [table, Text(f"{'before: ' if after is not None else ''}{story.iteration_words(before, unit)}", style="dim")]
     if after is not None:
-        body.append(Text(f"after: {story.iteration_words(after)}", style="dim"))
+        body.append(Text(f"after: {story.iteration_words(after, unit)}", style="dim"))
+    unlike = story.unlike_iterations(result)
+    body += [Text(unlike, style="yellow")] if unlike else []
     why = story.sentence(result.observation.bottleneck_why)
     if after is None and why:
         body.append(Text(f"Bottleneck: {words.clean(result.observation.bottleneck)}. {why}", style="dim"))

@@ -183,9 +183,9 @@ def said_of_speedups(comparison: Comparison) -> str:
 
 def said_of_times(comparison: Comparison) -> list[str]:
     """What the absolute figures say, and how little that may be."""
-    noises = " and ".join(f"{100 * r.observation.noise:.1f} %" for r in (comparison.a, comparison.b))
     if comparison.baselines is None or comparison.tuned is None:
         return ["The noise of one of the runs is not known, so no ratio is claimed between their times."]
+    noises = " and ".join(f"{100 * r.observation.noise:.1f} %" for r in (comparison.a, comparison.b))
     said = []
     base = comparison.baselines
     if clear(base) and not comparison.differences:
@@ -194,7 +194,7 @@ def said_of_times(comparison: Comparison) -> list[str]:
     else:
         tuned = comparison.tuned
         verb = "runs" if clear(tuned) else "cannot be told apart in speed from A: it runs"
-        said.append(f"After tuning, B {verb} {words.interval_words(tuned)} as fast as A, in samples a second.")
+        said.append(f"After tuning, B {verb} {words.interval_words(tuned)} as fast as A, in {words.clean(comparison.a.observation.job.sample_unit)} a second.")
     return [*said, f"Times of two runs are only as sure as the noise of both ({noises} between stretches of the unchanged job), and know nothing of "
             "what changed on the machine between them."]
 

@@ -39,7 +39,7 @@ def observed_words(observation: Observation) -> str:
     anatomy = observation.anatomy
     parts = [
         f"bottleneck {words.clean(observation.bottleneck)}: {words.clean(observation.bottleneck_why)}".rstrip(": ."),
-        f"{words.duration_words(anatomy.iteration_s)} an iteration, {words.number_words(anatomy.samples_per_s)} samples/s",
+        f"{words.duration_words(anatomy.iteration_s)} an iteration, {words.number_words(anatomy.samples_per_s)} {words.clean(observation.job.sample_unit)}/s",
         f"{words.plural(len(observation.domains), 'knob')} to try, {len(observation.withdrawn)} withdrawn",
     ]
     ceiling = ceiling_words(observation)

@@ -72,7 +72,7 @@ def render(result: Result, run_dir: Path, template: str = "report.html.j2", **mo
         tried=story.tried(result), loss=story.loss_story(result), show_loss=bool(result.knobs) or result.loss.verdict != "not-needed",
         changes=[(change, _bar(change.speedup, _top(result))) for change in story.changes(result)],
         given_back=story.given_back(result), waterfall_svg=Markup(waterfall_svg(result)), waterfall_words=story.build_up_words(result),
-        bars=_iteration_bars(result), time_axis=axis(_longest(result)), phases=story.phase_rows(result),
+        bars=_iteration_bars(result), time_axis=axis(_longest(result)), phases=story.phase_rows(result), unlike_iterations=story.unlike_iterations(result),
         anatomy=story.anatomies(result), trials=[_trial_row(t) for t in result.trials],
         trials_svg=Markup(trials_svg(result)), parallel_svg=Markup(parallel_svg(result)), importance=_shares(result),
         no_importance=story.no_importance(result), loss_svg=Markup(loss_svg(result)), operators=section(result.explanation),

@@ -32,7 +32,7 @@ class RichProgress(Progress):
     Args:
         budget_s: for the clock in the title.
         stream: a terminal.
-        spent_s: of the budget, by earlier processes of the run.
+        spent_s: of the budget, by earlier processes that worked on the run.
     """
 
     def __init__(self, budget_s: float, stream: IO[str] | None = None, spent_s: float = 0.0) -> None:

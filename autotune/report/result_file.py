@@ -20,7 +20,7 @@ from autotune_spaces.codec import decode, encode
 from autotune_trials.paths import publish
 
 FILE_NAME = "result.json"
-ANEW = "rerun `autotune run` on the same job: it writes the file anew from its journal"
+ANEW = "move it away and rerun `autotune run` on the same job: it writes the file anew from its journal"
 # What a reader looks for first stands first in the file.
 FIRST = ("schema_version", "name", "verdict", "reason", "speedup", "loss", "knobs", "baseline")
 
@@ -70,7 +70,7 @@ def load_result(path: Path) -> Result:
     except UnicodeDecodeError:
         raise InputError("is not text", where=where, expected="the result.json of a finished run") from None
     except (ValueError, RecursionError) as error:  # a number of 5000 digits is no JSONDecodeError
-        raise InputError(f"is not JSON: {error}", where=where, expected="the result.json of a finished run") from None
+        raise InputError(f"is not JSON: {error}", where=where, expected="the result.json of a finished run", remedy=ANEW) from None
     version = data.get("schema_version") if isinstance(data, dict) else None
     if not isinstance(version, int) or isinstance(version, bool):
         raise InputError("is not a result: it has no schema_version", where=where, expected="the result.json of a finished run")

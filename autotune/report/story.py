@@ -211,8 +211,11 @@ def anatomies(result: Result) -> tuple[Anatomy, Anatomy | None]:
     return result.observation.anatomy, None
 
 
-def iteration_words(anatomy: Anatomy) -> str:
-    """The spread of one iteration, what of it is the reader's, and over how many iterations all this was measured."""
+def iteration_words(anatomy: Anatomy, unit: str) -> str:
+    """The spread of one iteration, what of it is the reader's, and over how many iterations all this was measured.
+
+    ``unit``: what is counted a second, see :class:`~autotune_spaces.facts.JobFacts`.
+    """
     spread = (
         f"median {words.duration_words(anatomy.median_s)}, from {words.duration_words(anatomy.min_s)} to "
         f"{words.duration_words(anatomy.max_s)}"
@@ -222,7 +225,20 @@ def iteration_words(anatomy: Anatomy) -> str:
         f"{words.duration_words(anatomy.batch_cost_s)} ({anatomy.reader_ratio:.0%})"
     )
     counted = f"{anatomy.iterations} iterations, the first {anatomy.left_out} left out"
-    return f"{spread}; {reader}; {words.number_words(anatomy.samples_per_s)} samples/s; {counted}"
+    return f"{spread}; {reader}; {words.number_words(anatomy.samples_per_s)} {words.clean(unit)}/s; {counted}"
+
+
+LIKE_SIZES = 1.2  # apart by less, the samples of two iterations may be the same: samples a second count an epoch's end, which iterations leave out
+
+
+def unlike_iterations(result: Result) -> str:
+    """That an iteration after is not one before, where the batch has grown or shrunk; "" where it is."""
+    sizes = [side.samples_per_s * side.iteration_s for side in anatomies(result)
+             if side is not None and words.known(side.samples_per_s) and words.known(side.iteration_s)]  # fmt: skip
+    if len(sizes) < 2 or min(sizes) <= 0 or max(sizes) / min(sizes) < LIKE_SIZES:
+        return ""
+    unit = words.clean(result.observation.job.sample_unit)
+    return f"An iteration after holds about {words.factor_words(sizes[1] / sizes[0])} the {unit} of one before: compare {unit} a second, not iterations."
 
 
 def phase_rows(result: Result) -> list[PhaseRow]:
@@ -273,8 +289,20 @@ def next_commands(result: Result, run_dir: Path) -> list[tuple[str, str]]:
         lines.append((f"autotune export {shlex.quote(where)} --format diff", "as a patch of your source; also shell, sbatch …"))
     elif result.trials:
         lines.append((f"autotune show {shlex.quote(where)} --trials", "every configuration tried"))
-    lines.append((f"autotune ui {shlex.quote(where)}", "compare the trials in MLflow"))
+    if _in_mlflow(run_dir):
+        lines.append((f"autotune ui {shlex.quote(where)}", "compare the trials in MLflow"))
     return lines
+
+
+def _in_mlflow(run_dir: Path) -> bool:
+    """False where the run was made without (`tracking: {uri: null}`): there are no pages to look at."""
+    from autotune.errors import InputError
+    from autotune.tracking.sync import target_of
+
+    try:
+        return target_of(run_dir)[0] is not None
+    except InputError:  # a result.json that was copied from elsewhere
+        return True
 
 
 def shown_path(path: Path) -> str:

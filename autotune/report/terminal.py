@@ -61,7 +61,7 @@ def open_progress(kind: str, budget_s: float, stream: IO[str] | None = None, spe
     Args:
         budget_s: the time the run may take, for the clock.
         stream: where to; stdout if None.
-        spent_s: of that time, by earlier processes of the run.
+        spent_s: of that time, by earlier processes that worked on the run.
 
     Raises:
         ValueError: another word.

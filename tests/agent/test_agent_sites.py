@@ -130,6 +130,27 @@ def test_a_loader_that_a_library_makes_anew_is_traced_to_the_jobs_own(tuner: Tun
     assert found.loader is not None and found.loader.call.text == "DataLoader(data, batch_size=8)" and found.loader.call.own
 
 
+def test_a_loader_that_only_its_loop_names_is_known(tuner: Tuner) -> None:
+    """`for batch in DataLoader(…)`: the loader itself is gone as soon as it is iterated."""
+    source = """
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+    data = TensorDataset(torch.randn(640, 8), torch.randint(0, 4, (640,)))
+    model = torch.nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    while True:
+        for index, (x, y) in enumerate(DataLoader(data, batch_size=8)):
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+        for x, y in DataLoader(data, 64):
+            model(x).detach()
+    """
+    found = sites(tuner, source)
+    assert found.loader is not None and found.loader.call.text == "DataLoader(data, batch_size=8)" and found.loader.call.own
+    assert (found.loader.kind, found.loader.others) == ("torch.utils.data.dataloader.DataLoader", 0)
+    assert found.loader.parameters[:2] == ("dataset", "batch_size")
+
+
 def test_one_call_for_several_loaders_is_noticed(tuner: Tuner) -> None:
     source = """
     import torch

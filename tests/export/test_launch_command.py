@@ -58,6 +58,16 @@ def test_words_reach_the_job_as_they_are(tmp_path: Path) -> None:
     assert "dtype=on off" in done.stderr and done.stderr.count("\n") == 1
 
 
+def test_words_that_would_be_lost_are_refused(tmp_path: Path) -> None:
+    """`sh -c LINE --epochs 20` makes of "--epochs" the shell's own name, and the job would run with its old ones."""
+    path = tmp_path / "tuned.yaml"
+    write_tuned(TunedConfig("digits", ("/bin/sh", "-c", "echo trained; true"), tmp_path), path)
+    assert launch(path, tmp_path).stdout == "trained\n"
+    done = launch(path, tmp_path, "--", "--epochs", "20")
+    assert done.returncode == 2 and done.stdout == ""
+    assert "no words can be added" in done.stderr and "-- --epochs 20" in done.stderr
+
+
 @pytest.mark.parametrize("code", [0, 1, 7, 130])
 def test_exit_codes_pass_through(tmp_path: Path, code: int) -> None:
     assert launch(job(tmp_path, f"import sys; sys.exit({code})", knobs=VIA), tmp_path).returncode == code

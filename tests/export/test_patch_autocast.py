@@ -274,6 +274,15 @@ def test_regions_that_are_refused(tmp_path: Path, body: str, backward: str, reas
     assert reason in refusals(tmp_path, text, training(text, "model(x)", backward, OUTER), {"amp_dtype": "bfloat16"})["amp_dtype"]
 
 
+def test_a_generator_that_a_loop_runs_is_no_changed_file(tmp_path: Path) -> None:
+    source = "import torch\n\n\ndef steps():\n    for x in data:\n        yield model(x).sum()\n\n\nfor loss in steps():\n    loss.backward()\n"
+    loop = call(source, "for loss in steps():\n    loss.backward()")
+    sites = training(source, "model(x)", "loss.backward()")
+    (forward,) = sites.forwards
+    sites = replace(sites, forwards=(replace(forward, stack=(*forward.stack, loop)),))
+    assert "train.py:9 runs it without a call of its own" in refusals(tmp_path, source, sites, {"amp_dtype": "bfloat16"})["amp_dtype"]
+
+
 def test_a_librarys_loop_is_refused_with_its_own_option(tmp_path: Path) -> None:
     text = "import torch\ntrainer = Trainer(model)\ntrainer.train()\n"
     outer = call(text, "trainer.train()")

@@ -13,7 +13,7 @@ from patch_sources import ADAM, LOADER, call, comments, loader, optimizer, patch
 from autotune.errors import InputError
 from autotune.export import load_tuned, to_yaml, write_tuned
 from autotune.export.formats import FORMATS
-from autotune_spaces.sites import BackwardSite, BuiltSite, ForwardSite, JobSites, SettingSite
+from autotune_spaces.sites import BackwardSite, BuiltSite, ForwardSite, JobSites, SettingSite, SourceCall
 
 PROGRAM = '''"""A program with something of everything."""
 # license: none
@@ -200,6 +200,18 @@ def test_sites_survive_the_file(tmp_path: Path) -> None:
     write_tuned(config, tmp_path / "tuned.yaml")
     assert load_tuned(tmp_path) == config
     assert yaml.safe_load(to_yaml(config))["provenance"]["sites"]["optimizers"][0]["lr"] == 0.1  # readers of YAML 1.1 see the same
+
+
+def test_calls_without_a_source_survive_it_too(tmp_path: Path) -> None:
+    """`python -c`, and code that is made while the job runs: nobody has its text, and a job of it must launch all the same."""
+    nowhere = SourceCall("<string>", 3, -1, 3, -1, "", "<module>", True)
+    none_seen = JobSites("", BuiltSite(nowhere, "DataLoader"), (BuiltSite(nowhere, "Adam"),), (ForwardSite("Net", (nowhere,)), ForwardSite("Net", ())),
+                         (BackwardSite((nowhere,)), BackwardSite((), 1)), (nowhere,), (nowhere,), (SettingSite("set_num_threads", nowhere),))  # fmt: skip
+    config = tuned(tmp_path, none_seen, {"num_workers": 2, "amp_dtype": "bfloat16", "compile_mode": "default", "channels_last": True, "non_blocking": True})
+    write_tuned(config, tmp_path / "tuned.yaml")
+    assert load_tuned(tmp_path) == config
+    with pytest.raises(InputError, match="no setting can be written into the source"):
+        FORMATS["diff"].write(config)
 
 
 def test_a_file_of_the_first_version_still_loads(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """`autotune export --format diff`: arguments of the DataLoader and of the optimizer, in whatever way the call is written."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from patch_sources import LOADER, call, changed_lines, library, loader, optimizer, patched, refusals
+from patch_sources import LOADER, call, changed_lines, library, loader, optimizer, patched, refusals, tuned
 
+from autotune.export.patch.plan import make_patch
 from autotune_spaces.sites import BuiltSite, JobSites
 
 HEAD = "import torch\nfrom torch.utils.data import DataLoader\n\n"
@@ -22,7 +24,14 @@ CALLS = [
     # No workers: what only workers use has to go as well, or torch raises
     ("DataLoader(ds, num_workers=4, prefetch_factor=2, persistent_workers=True)", {"num_workers": 0}, "DataLoader(ds, num_workers=0)"),
     ("DataLoader(ds, prefetch_factor=args.p, num_workers=4, shuffle=True)", {"num_workers": 0}, "DataLoader(ds, num_workers=0, shuffle=True)"),
-    ("DataLoader(ds, **a)", {"num_workers": 0}, 'DataLoader(ds, **{**a, "num_workers": 0, "prefetch_factor": None, "persistent_workers": False})'),
+    ("DataLoader(ds, num_workers=4, timeout=60, multiprocessing_context='spawn')", {"num_workers": 0}, "DataLoader(ds, num_workers=0)"),
+    ("DataLoader(ds, 32, True, None, None, 4, None, False, False, 60, f, ctx)", {"num_workers": 0},
+     "DataLoader(ds, 32, True, None, None, 0, None, False, False, 0, f, None)"),
+    (
+        "DataLoader(ds, **a)",
+        {"num_workers": 0},
+        'DataLoader(ds, **{**a, "num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "timeout": 0, "multiprocessing_context": None})',
+    ),
     (
         "DataLoader(\n    ds,\n    batch_size=32,  # of each rank\n    shuffle=True,  # last\n)",
         {"num_workers": 2},
@@ -43,6 +52,33 @@ CALLS = [
 def test_every_way_of_writing_the_call(tmp_path: Path, before: str, knobs: dict, after: str) -> None:
     source = f"{HEAD}train = {before}  # the data\nuse(train)\n"
     assert patched(tmp_path, source, loader(source, before), knobs) == source.replace(before, after)
+
+
+def test_without_workers_torch_takes_the_call(tmp_path: Path) -> None:
+    before = "DataLoader([1, 2], num_workers=4, prefetch_factor=4, persistent_workers=True, timeout=60, multiprocessing_context='spawn')"
+    after = patched(tmp_path, f"{HEAD}train = {before}\n", loader(f"{HEAD}train = {before}\n", before), {"num_workers": 0})
+    names: dict[str, Any] = {}
+    exec(after, names)
+    assert len(list(names["train"])) == 2
+
+
+PARTIALS = [
+    ("partial(DataLoader, batch_size=16)", "make(ds)", {"num_workers": 2, "batch_size": 32}, "make(ds, num_workers=2, batch_size=32)"),
+    ("functools.partial(DataLoader, ds)", "make(16, True)", {"num_workers": 2, "batch_size": 32}, "make(32, True, num_workers=2)"),
+]
+
+
+@pytest.mark.parametrize(("made", "before", "knobs", "after"), PARTIALS)
+def test_what_a_partial_has_given_is_not_given_again(tmp_path: Path, made: str, before: str, knobs: dict, after: str) -> None:
+    source = f"{HEAD}make = {made}\ntrain = {before}\n"
+    assert patched(tmp_path, source, loader(source, before), knobs) == source.replace(before, after)
+
+
+def test_a_partial_that_gave_it_in_order_is_left_alone(tmp_path: Path) -> None:
+    source = f"{HEAD}make = partial(DataLoader, ds, 16)\ntrain = make(shuffle=True)\n"
+    assert "no argument batch_size" in refusals(tmp_path, source, loader(source, "make(shuffle=True)"), {"batch_size": 32})["batch_size"]
+    source = source.replace("ds, 16", "*given")
+    assert "what it gives already" in refusals(tmp_path, source, loader(source, "make(shuffle=True)"), {"num_workers": 2})["num_workers"]
 
 
 def test_only_the_call_that_was_recorded(tmp_path: Path) -> None:
@@ -124,6 +160,14 @@ def test_settings_of_several_kinds_share_one_expansion(tmp_path: Path) -> None:
     source = HEAD + "train = DataLoader(ds, **options)\n"
     after = patched(tmp_path, source, loader(source, "DataLoader(ds, **options)"), {"num_workers": 2, "batch_size": 8})
     assert 'DataLoader(ds, **{**options, "num_workers": 2, "batch_size": 8})' in after
+
+
+def test_an_optimizers_own_expression_is_named(tmp_path: Path) -> None:
+    source = HEAD + "opt = Adam(p, fused=args.fused)\n"
+    (tmp_path / "train.py").write_text(source)
+    sites = JobSites("train.py", optimizers=(optimizer(source, "Adam(p, fused=args.fused)"),))
+    [written] = make_patch(tuned(tmp_path, sites, {"optimizer_impl": "foreach"})).written
+    assert written.change.notes == ("the optimizer's fused stands where `args.fused` stood, which decides nothing there any more",)
 
 
 def test_one_call_for_two_optimizers_is_changed_once(tmp_path: Path) -> None:

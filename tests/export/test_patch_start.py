@@ -32,6 +32,31 @@ def test_torch_is_imported_where_it_is_not(tmp_path: Path) -> None:
     assert changed_lines("", after)[5:7] == ["torch.set_num_threads(2)", "x = 1"]
 
 
+LATE = """import argparse
+import os
+
+if "RANK" not in os.environ:
+    os.environ["RANK"] = "0"
+
+
+def seed():
+    return 1
+
+
+import torch as th
+from torch import nn
+
+th.manual_seed(seed())
+if th.cuda.is_available():
+    import extra
+"""
+
+
+def test_a_switch_stands_behind_an_import_of_torch_that_comes_late(tmp_path: Path) -> None:
+    after = patched(tmp_path, LATE, ONLY, {"intra_op_threads": 2})
+    assert after == LATE.replace("from torch import nn\n", "from torch import nn\n\nth.set_num_threads(2)\n")
+
+
 def test_the_jobs_own_calls_are_changed_instead(tmp_path: Path) -> None:
     text = 'import torch\n\n\ndef main():\n    torch.set_num_threads(args.threads)  # was it\n    torch.set_float32_matmul_precision("highest")\n'
     sites = settings(text, "torch.set_num_threads(args.threads)", 'torch.set_float32_matmul_precision("highest")')
@@ -44,6 +69,17 @@ def test_the_jobs_own_assignments_are_changed_instead(tmp_path: Path, line: str)
     text = f"import torch\nfrom torch.backends import cudnn\n\nif gpu:\n    {line}\n"
     after = patched(tmp_path, text, ONLY, {"cudnn_benchmark": True})
     assert after == text.replace(line, line.partition(" = ")[0] + " = True")
+
+
+def test_expressions_that_decide_nothing_any_more_are_named(tmp_path: Path) -> None:
+    text = "import torch\n\ntorch.set_num_threads(args.threads)\ntorch.backends.cudnn.benchmark = args.fast\ntorch.backends.cudnn.benchmark_limit = 10\n"
+    sites = settings(text, "torch.set_num_threads(args.threads)")
+    (tmp_path / "train.py").write_text(text)
+    patch = make_patch(tuned(tmp_path, sites, {"intra_op_threads": 2, "cudnn_benchmark": True, "cudnn_benchmark_limit": 0}))
+    assert [note for written in patch.written for note in written.change.notes] == [
+        "set_num_threads(2) stands where `args.threads` stood, which decides nothing there any more",
+        "torch.backends.cudnn.benchmark = True stands where `args.fast` stood, which decides nothing there any more",
+    ]
 
 
 ENVIRONMENT = [

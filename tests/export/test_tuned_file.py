@@ -9,8 +9,8 @@ import yaml
 from autotune.errors import InputError
 from autotune.export import TunedConfig, TunedKnob, build_tuned, load_tuned, to_yaml, write_tuned
 from autotune.export.tuned import Provenance
-from autotune.job.spec import JobSpec, SearchSpace
-from autotune.results import Interval, KnobGain, LossVerdict, Observation, Result
+from autotune.job.spec import ExecutorSpec, JobSpec, SearchSpace
+from autotune.results import Confirmation, Interval, KnobGain, LossVerdict, Observation, Result
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 from autotune_spaces.knobs import create
 
@@ -53,6 +53,17 @@ def test_any_command_and_environment_survives(tmp_path: Path) -> None:
     assert yaml.safe_load(text)["command"] == list(tuned.command)  # readers of YAML 1.1 see the same
 
 
+def test_any_number_survives(tmp_path: Path) -> None:
+    """A learning rate of 3e-5 that is rounded to four digits is 0: the launched job would train nothing."""
+    for number in (3e-5, 1e-8, 0.123456789, 1e22, 1.5e300, 5e-324, -2.5e-7, 0.1, 1.0, float("inf"), 10**17):
+        options = {"via": "--lr {}", "default": number, "numerics": "statistical"}
+        tuned = TunedConfig("x", ("python",), tmp_path, knobs={"lr": TunedKnob(number, number, None, options)})
+        text = to_yaml(tuned)
+        (tmp_path / "tuned.yaml").write_text(text)
+        assert load_tuned(tmp_path / "tuned.yaml") == tuned
+        assert yaml.safe_load(text)["knobs"]["lr"]["value"] == number
+
+
 def test_a_result_becomes_a_file_and_comes_back(tmp_path: Path) -> None:
     job = spec(tmp_path, ("python", "train.py", "--width", "{width}"), {"OMP_NUM_THREADS": "2"})
     tuned = build_tuned(result({"num_workers": 2, "batch_size": 64, "dtype": "on"}), job, tmp_path / "run")
@@ -67,6 +78,26 @@ def test_a_result_becomes_a_file_and_comes_back(tmp_path: Path) -> None:
     write_tuned(tuned, path)
     assert load_tuned(path) == tuned == load_tuned(tmp_path)
     assert "1.50x as fast (1.40 to 1.60)" in path.read_text()
+
+
+def test_memory_is_that_of_the_tuned_job_where_it_takes_more(tmp_path: Path) -> None:
+    """A Kubernetes Job made of it is killed beyond its memory, and workers that were added hold some."""
+    found = result({"num_workers": 8})
+    lean, full = (dataclasses.replace(found.observation.anatomy, peak_memory_gib=gib) for gib in (1.5, 6.0))
+    found = dataclasses.replace(found, observation=dataclasses.replace(found.observation, anatomy=lean))
+    assert build_tuned(found, spec(tmp_path)).provenance.footprint.host_memory_gib == 1.5
+    confirmed = Confirmation({"num_workers": 8}, Interval(1.5, 1.4, 1.6), 5, True, "", lean, full)
+    tuned = build_tuned(dataclasses.replace(found, confirmation=confirmed), spec(tmp_path))
+    assert tuned.provenance.footprint.host_memory_gib == 6.0
+    kept = dataclasses.replace(found, verdict="keep-baseline", knobs={}, confirmation=confirmed)
+    assert build_tuned(kept, spec(tmp_path)).provenance.footprint.host_memory_gib == 1.5
+
+
+def test_the_nodes_of_one_job_are_kept(tmp_path: Path) -> None:
+    job = spec(tmp_path)
+    assert build_tuned(result({"num_workers": 2}), job).provenance.footprint.nodes == 1
+    spread = dataclasses.replace(job, executor=ExecutorSpec("ray", {"nodes_per_slot": 2}))
+    assert build_tuned(result({"num_workers": 2}), spread).provenance.footprint.nodes == 2
 
 
 def test_keep_what_you_have_is_a_file_too(tmp_path: Path) -> None:
@@ -140,11 +171,19 @@ def test_no_file_and_unfinished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(InputError, match="no such file(.|\\n)*`autotune run job.yaml` makes one"):
         load_tuned(tmp_path / "none.yaml")
     (tmp_path / "autotune-runs" / "digits").mkdir(parents=True)
-    with pytest.raises(InputError, match="no such file(.|\\n)*did you mean 'autotune-runs/digits'"):
+    with pytest.raises(InputError, match="no such file(.|\\n)*did you mean autotune-runs/digits"):
         load_tuned("digits")
     (tmp_path / "journal.jsonl").touch()
     with pytest.raises(InputError, match="has not finished"):
         load_tuned(tmp_path)
+
+
+def test_a_run_by_its_name_is_told_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`autotune show digits` takes a name; what takes a path says which."""
+    (tmp_path / "autotune-runs" / "digits").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="did you mean autotune-runs/digits?"):
+        load_tuned("digits")
 
 
 def test_a_line_for_a_shell_keeps_no_secret_either(tmp_path: Path) -> None:

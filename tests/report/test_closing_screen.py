@@ -7,12 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sample_results import HOSTILE, hostile, keep, nothing_tried, samples, tuned, undecided
+from sample_results import HOSTILE, anatomy, hostile, keep, nothing_tried, samples, tuned, undecided
 
 from autotune.report import words
 from autotune.report.closing import closing_text
+from autotune.report.comparison import compare, said_of_times
+from autotune.report.event_words import observed_words
+from autotune.report.html import render
 from autotune.report.story import headline
 from autotune.results import Confirmation, Interval, LossVerdict, Result, Trial
+from autotune.tracking import open_tracker
 
 RUN = Path("autotune-runs/digits-cnn")
 
@@ -44,6 +48,35 @@ def test_keep_claims_no_speedup_and_offers_no_launch() -> None:
     assert "autotune launch" not in text
     assert "Loss check" not in text, "nothing is changed, so nothing is to be said about the loss"
     assert "1.01× (0.98–1.04) in 5 fresh processes" in text
+
+
+def test_a_job_whose_batches_cannot_be_counted_is_told_in_iterations() -> None:
+    counted = tuned()
+    uncounted = replace(counted, observation=replace(counted.observation, job=replace(counted.observation.job, sample_unit="iterations")))
+    told = screen(uncounted) + observed_words(uncounted.observation) + " ".join(said_of_times(compare(uncounted, uncounted)))
+    assert told.count("iterations/s") == 3 and "in iterations a second" in told and "samples/s" not in told
+
+
+def test_iterations_of_unlike_size_are_not_set_against_each_other_in_silence() -> None:
+    """With twice the batch the forward pass takes longer, and the job is faster."""
+    before, after = anatomy(57.1, 14.0, 23.5), anatomy(17.0, 28.0, 47.0)
+    grown = replace(tuned(), confirmation=replace(tuned().confirmation, baseline_anatomy=before, anatomy=replace(after, samples_per_s=128 / after.iteration_s)))
+    said = "An iteration after holds about 2.00× the samples of one before: compare samples a second, not iterations."
+    assert said in screen(grown) and said in render(grown, RUN)
+    assert "An iteration after holds" not in screen(tuned()) + render(tuned(), RUN)
+
+
+def test_a_knob_that_went_back_is_not_shown_with_the_value_it_left() -> None:
+    text = screen(tuned())
+    assert "not worth a change here: prefetch_factor 2 → 4" in text and "prefetch_factor=4 Loss" not in text
+
+
+def test_pages_that_are_not_there_are_not_offered(tmp_path: Path) -> None:
+    """`autotune ui` answers of a run with `tracking: {uri: null}` that it was recorded without MLflow."""
+    for uri, offered in ((None, False), (f"sqlite:///{tmp_path}/mlflow.db", True)):
+        run_dir = tmp_path / str(offered)
+        open_tracker(uri, "digits", run_dir, offline=True).start_study("study", "digits", {}, {})
+        assert ("autotune ui" in closing_text(tuned(), run_dir)) is offered
 
 
 def test_undecided_is_not_sold_as_unchanged() -> None:

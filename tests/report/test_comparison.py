@@ -14,7 +14,7 @@ from autotune.cli import main
 from autotune.explain.records import Finding, Side
 from autotune.report import comparison as compared
 from autotune.report.compare_page import render
-from autotune.report.result_file import write_result
+from autotune.report.result_file import load_result, write_result
 from autotune.results import Interval, Result
 from autotune_trials.evidence import Place
 
@@ -50,6 +50,13 @@ def test_ratio_of_speedups_holds_both_errors() -> None:
     assert math.log(ratio.high / ratio.estimate) == pytest.approx(half)
     assert math.log(ratio.estimate / ratio.low) == pytest.approx(half)
     assert compared.ratio_of_speedups(Interval(2.0, math.nan, 3.0), Interval(2.0, 1.9, 2.1)) is None
+
+
+def test_a_noise_that_the_file_lacks_is_said(tmp_path: Path) -> None:
+    """result.json has no NaN: what was not measured comes back as None."""
+    write_result(replace(other(), observation=replace(other().observation, noise=math.nan)), tmp_path / "result.json")
+    said = compared.said_of_times(compared.compare(tuned(), load_result(tmp_path / "result.json")))
+    assert said == ["The noise of one of the runs is not known, so no ratio is claimed between their times."]
 
 
 def test_no_ratio_of_times_without_known_noise() -> None:

@@ -115,6 +115,19 @@ def test_an_unfinished_run_says_how_far_it_came(runs: Path, capsys: pytest.Captu
     assert "--run-dir" in said
 
 
+def test_a_profile_is_not_taken_for_a_run_that_stopped(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = runs / "autotune-runs/digits-profile"
+    directory.mkdir()
+    (directory / "journal.jsonl").touch()
+    (directory / "summary.json").write_text("{}")
+    assert main(["show", "digits-profile"]) == 2
+    said = capsys.readouterr().err
+    assert "this is a profile" in said and "profile.html" in said and "carries on" not in said
+    assert main(["export", str(directory)]) == 2
+    said = capsys.readouterr().err
+    assert "this is a profile" in said and "carries on" not in said
+
+
 def test_two_forms_at_once_are_refused(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "tuned", "--json", "--trials"]) == 2
     assert "exclude each other" in capsys.readouterr().err

@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import replayed
 
 from autotune.errors import InputError
 from autotune.journal import Journal
+from autotune.report.result_file import load_result
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -110,3 +112,18 @@ def test_an_unwritable_directory_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written"):
         Journal(tmp_path / "file" / "journal.jsonl", no_time)
     shutil.rmtree(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{", '{"schema_version": 1}'])
+def test_what_is_said_of_a_damaged_result_helps(content: str, tmp_path: Path) -> None:
+    """`autotune run` takes a finished run's file as it is, damaged or not: only without one does it write it anew."""
+    machine, job = replayed.Machine(replayed.table()), replayed.job(tmp_path)
+    result = replayed.run(tmp_path, machine, job)
+    asked = len(machine.requests)
+    path = tmp_path / "run" / "result.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match="move it away and rerun"):
+        load_result(path)
+    path.unlink()
+    again = replayed.run(tmp_path, machine, job)
+    assert (again.knobs, again.speedup) == (result.knobs, result.speedup) and len(machine.requests) == asked, "all of it is in the journal"

@@ -31,6 +31,8 @@ def write(tuned: TunedConfig) -> str:
     title += comment(f"It must hold the job at {tuned.workdir}" + (" and autotune-torch, which sets what is set in the running job." if launched else "."))
     if tuned.env_from_launch:
         title += comment(f"Secrets are read from a Secret: kubectl create secret generic {name}-secrets --from-literal={tuned.env_from_launch[0]}=…")
+    if any(knob.keeps_files for knob in knobs.values()):
+        title += comment("The job's data are copied to /dev/shm, which is memory of the container: add their size to memory and to sizeLimit.")
     documents = [_config_map(tuned, name)] if launched else []
     documents.append(_job(tuned, name, launched))
     return "\n".join(title) + "\n" + yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=160, allow_unicode=True, explicit_start=True)

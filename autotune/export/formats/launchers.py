@@ -28,11 +28,12 @@ class Parts:
 
 # Options of python and of the launchers that take the next word as their value are needed to find the script behind them.
 _PYTHON_VALUES = {"-W", "-X", "--check-hash-based-pycs"}
+# Of torchrun and of accelerate launch, which take dashes for underscores.
 _FLAGS_ALONE = {
-    "--standalone", "--no-python", "--no_python", "--run-path", "--run_path", "--use-env", "--use_env", "--cpu", "--multi_gpu",
-    "--multi-gpu", "--tpu", "--use_deepspeed", "--use-deepspeed", "--use_fsdp", "--use-fsdp", "--debug", "--quiet", "-q",
-    "--same_network", "--same-network", "--dynamo_use_fullgraph", "--dynamo_use_dynamic", "--use_mps_device", "--mps",
-    "--use_megatron_lm", "--use_xpu", "--ipex", "--enable_cpu_affinity",
+    "--standalone", "--no_python", "--run_path", "--use_env", "--virtual_local_rank", "--cpu", "--multi_gpu", "--tpu", "--use_deepspeed", "--use_fsdp",
+    "--debug", "--quiet", "-q", "--same_network", "--dynamo_use_fullgraph", "--dynamo_use_dynamic", "--dynamo_use_regional_compilation", "--use_mps_device",
+    "--mps", "--use_megatron_lm", "--use_xpu", "--ipex", "--enable_cpu_affinity", "--downcast_bf16", "--fp8_use_autocast_during_eval", "--tpu_cluster",
+    "--no_tpu_cluster", "--tpu_use_sudo", "--use_parallelism_config", "--help", "-h",
 }  # fmt: skip
 
 
@@ -71,9 +72,14 @@ def _split(words: Sequence[str], with_value: Collection[str] = (), *, everything
         word = words[index]
         if word in ("-m", "--module", "-c", "-") or not word.startswith("-"):
             break
-        takes = word in with_value or (everything and "=" not in word and word not in _FLAGS_ALONE)
+        takes = word in with_value or (everything and "=" not in word and _underscored(word) not in _FLAGS_ALONE)
         index += 2 if takes else 1
     return tuple(words[:index]), tuple(words[index:])
+
+
+def _underscored(option: str) -> str:
+    dashes = len(option) - len(option.lstrip("-"))
+    return option[:dashes] + option[dashes:].replace("-", "_")
 
 
 def script(tuned: TunedConfig, title: Sequence[str], command: Sequence[str], native: Collection[str], own_exports: dict[str, str], who: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from autotune.errors import InputError
 from autotune.export.formats.launchers import Parts, take_apart
 from autotune.export.shell_words import words_of
-from autotune.export.tuned import TunedConfig
+from autotune.export.tuned import Footprint, TunedConfig
 
 HEADROOM = 1.5  # of the memory that was seen: another epoch, another batch, may take more
 LEAST_MEMORY_GIB = 4
@@ -31,8 +31,8 @@ class Resources:
 def resources_of(tuned: TunedConfig) -> Resources:
     """A core for every DataLoader worker and computing thread, but no more than there were; a GPU for every process that had one."""
     p, parts = tuned.provenance, _parts(tuned)
-    nodes = _number(parts, ("--nnodes",)) or 1
-    processes = _number(parts, ("--nproc-per-node", "--nproc_per_node", "--num_processes", "--num-processes")) or p.footprint.processes
+    nodes = _number(parts, ("--nnodes",)) or p.footprint.nodes
+    processes = _number(parts, ("--nproc-per-node", "--nproc_per_node", "--num_processes", "--num-processes")) or _on_a_node(p.footprint)
     on_gpu = p.job_device == "cuda"
     workers = _value(tuned, "num_workers", p.footprint.num_workers)
     threads = _value(tuned, "intra_op_threads", 1 if on_gpu else p.footprint.threads)
@@ -41,10 +41,14 @@ def resources_of(tuned: TunedConfig) -> Resources:
     return Resources(nodes, max(1, processes), min(wanted, cores), processes if on_gpu else 0, _memory_gib(tuned, processes))
 
 
+def _on_a_node(footprint: Footprint) -> int:
+    return footprint.processes // max(1, footprint.nodes)
+
+
 def _memory_gib(tuned: TunedConfig, processes: int) -> int:
     p = tuned.provenance
     if p.footprint.host_memory_gib:
-        return max(LEAST_MEMORY_GIB, math.ceil(HEADROOM * p.footprint.host_memory_gib))
+        return max(LEAST_MEMORY_GIB, math.ceil(HEADROOM * p.footprint.host_memory_gib / max(1, p.footprint.nodes)))
     devices = max(1, int(_known(p.machine, "device_count")))
     return int(_known(p.machine, "memory_gib") * min(1.0, processes / devices))
 

@@ -17,11 +17,22 @@ def write(tuned: TunedConfig) -> str:
     wanted = resources_of(tuned)
     lines = ["#!/bin/bash", *_directives(tuned, wanted), "#", *head(tuned, "run with tuned settings, under Slurm"), *knob_comments(tuned)]
     lines += ["#", *comment("Add what your cluster asks for: --time, --partition, --account.")]
-    if wanted.nodes > 1 and not names_rendezvous(tuned):
+    spread = tuned.provenance.footprint.nodes > 1 and not names_rendezvous(tuned)
+    if wanted.nodes > 1 and not names_rendezvous(tuned) and not spread:
         lines += comment(f"The command starts on {wanted.nodes} nodes and names no place where they meet: add --rdzv-endpoint to it.")
     # Since 22.05 srun does not take the number of cores from sbatch by itself.
     lines += ["set -euo pipefail", 'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"']
-    return whole_script(tuned, lines, "srun", _through_launch)
+    return whole_script(tuned, [*lines, *(_meeting(wanted.nodes) if spread else [])], "srun", _through_launch)
+
+
+def _meeting(nodes: int) -> list[str]:
+    """What torchrun is told in the place of words, as it was when the job was tuned over several nodes."""
+    return [
+        "# torchrun reads its options from these, so that its nodes find each other.",
+        f'export PET_NNODES={nodes} PET_RDZV_BACKEND=c10d PET_RDZV_ID="$SLURM_JOB_ID"',
+        'PET_RDZV_ENDPOINT="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):29500"',
+        "export PET_RDZV_ENDPOINT",
+    ]
 
 
 def _directives(tuned: TunedConfig, wanted: Resources) -> list[str]:

@@ -13,7 +13,10 @@ from collections.abc import Callable, Sequence
 from autotune.export.launching import knobs_of, needs_launch
 from autotune.export.shell_words import ask_for_secrets, exports, line, set_up, words_of
 from autotune.export.tuned import TunedConfig, to_yaml
+from autotune_spaces.knobs.via import is_shell
 
+# What comes behind the line of `sh -c LINE` is not added to it, but lost.
+NO_WORDS = """[ "$#" -eq 0 ] || { echo "$0: the job is a line for a shell, to which no words can be added: change it in this file" >&2; exit 2; }"""
 Launching = Callable[[str, str], Sequence[str]]
 
 
@@ -30,7 +33,9 @@ def whole_script(tuned: TunedConfig, head: Sequence[str], start: str, launching:
         body = [*ask_for_secrets(tuned), *launching(*_here_document(tuned))]
     else:
         settings = [text for name, knob in knobs.items() for text in exports(knob, tuned.knobs[name].value, tuned)]
-        body = [*set_up(tuned), *settings, f'{start} {line(words_of(tuned), tuned)} "$@"']
+        words = words_of(tuned)
+        more = [] if is_shell(words) else ['"$@"']
+        body = [*([] if more else [NO_WORDS]), *set_up(tuned), *settings, " ".join([start, line(words, tuned), *more])]
     return "\n".join([*head, *body]) + "\n"
 
 

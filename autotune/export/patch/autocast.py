@@ -157,7 +157,7 @@ def _parting(context: Context, forward: Sequence[SourceCall], backward: Sequence
             break
         if _place(begin) != _place(end):
             return begin, end
-    for site in (forward[0], backward[0]):
+    for site in (*forward[:1], *backward[:1]):
         context.tree.file(site)  # a library's call: says whose
     raise Refused("no function of your source makes both the forward and the backward")
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import libcst as cst
+import libcst.matchers as m
+
 from autotune.export.patch.edits import Edit, Replace
+from autotune.export.patch.expressions import shown
 from autotune.export.patch.source import Refused, SourceFile, SourceTree
 from autotune.export.tuned import TunedConfig
 from autotune_spaces.base import Value
@@ -52,6 +56,12 @@ def change(edits: Iterable[Edit], where: Iterable[str], notes: Iterable[str] = (
     """A Change in which nothing stands twice: a call that was recorded for two objects is changed once."""
     distinct = {(edit.node if isinstance(edit, Replace) else edit): edit for edit in reversed(list(edits))}
     return Change(tuple(reversed(distinct.values())), tuple(dict.fromkeys(where)), tuple(dict.fromkeys(notes)))
+
+
+def put_aside(setting: str, node: cst.BaseExpression) -> list[str]:
+    """What to note where ``setting`` takes the place of ``node``: nothing of a number or a text, which anybody can read in the diff."""
+    literal = isinstance(node, (cst.Integer, cst.Float, cst.SimpleString)) or m.matches(node, m.Name("True") | m.Name("False") | m.Name("None"))
+    return [] if literal else [f"{setting} stands where `{shown(node)}` stood, which decides nothing there any more"]
 
 
 def at(file: SourceFile, line: int) -> str:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import libcst as cst
 
 from autotune.export.patch.arguments import Absent, New, find, with_arguments
-from autotune.export.patch.context import Change, Context, at, change
+from autotune.export.patch.context import Change, Context, at, change, put_aside
 from autotune.export.patch.edits import Edit, Replace
-from autotune.export.patch.expressions import shown
 from autotune.export.patch.optimizer import scaled_learning_rate
 from autotune.export.patch.source import Refused
 from autotune_spaces.sites import BuiltSite
 
 KNOBS = ("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "in_order")
+# Without workers torch refuses them, some in the call and some when it is iterated.
+OF_WORKERS: dict[str, New] = {
+    "prefetch_factor": Absent("None"), "persistent_workers": Absent("False"), "timeout": Absent("0"), "multiprocessing_context": Absent("None"),
+}  # fmt: skip
 
 
 def loader_arguments(context: Context, knobs: Sequence[str]) -> Change:
@@ -27,13 +31,12 @@ def loader_arguments(context: Context, knobs: Sequence[str]) -> Change:
     if site is None:
         raise Refused("the run did not record where the training DataLoader is built")
     file = context.tree.file(site.call)
-    call = file.call(site.call)
+    call, site = file.call(site.call), replace(site, parameters=file.parameters(site))
     if site.others and "batch_size" in knobs:
         raise Refused(f"{at(file, site.call.line)} builds {site.others + 1} DataLoaders, and batch_size is meant for one of them")
     values: dict[str, New] = {name: repr(context.value(name)) for name in knobs}
     if values.get("num_workers") == "0":
-        # torch refuses both without workers
-        values |= {"prefetch_factor": Absent("None"), "persistent_workers": Absent("False")}
+        values |= OF_WORKERS
     with_arguments(call, site.parameters, values, site.kind)  # what is wrong with it shows here already
     edits: list[Edit] = [Replace(file, call, lambda c: with_arguments(c, site.parameters, values, site.kind))]
     scaled = scaled_learning_rate(context) if "batch_size" in knobs else change((), ())
@@ -44,8 +47,8 @@ def _notes(call: cst.Call, site: BuiltSite, values: dict[str, New]) -> list[str]
     notes = []
     for name, value in values.items():
         arg = find(call, site.parameters, name)
-        if arg is not None and not isinstance(value, Absent) and not _literal(arg.value):
-            notes.append(f"{name}={value} stands where `{shown(arg.value)}` stood, which decides nothing there any more")
+        if arg is not None and not isinstance(value, Absent):
+            notes += put_aside(f"{name}={value}", arg.value)
     if values.get("persistent_workers") == "True":
         notes.append("with persistent_workers torch draws one random number less an epoch: from the second on, shuffling is that of another seed")
     if any(arg.star == "**" for arg in call.args):
@@ -53,7 +56,3 @@ def _notes(call: cst.Call, site: BuiltSite, values: dict[str, New]) -> list[str]
     if site.others:
         notes.append(f"{site.call.file}:{site.call.line} builds {site.others + 1} DataLoaders; all of them get the settings")
     return notes
-
-
-def _literal(node: cst.BaseExpression) -> bool:
-    return isinstance(node, (cst.Integer, cst.Float, cst.SimpleString)) or (isinstance(node, cst.Name) and node.value in ("True", "False", "None"))

@@ -91,9 +91,9 @@ def _after_making(context: Context, line: Callable[[SourceFile, str], str]) -> C
 def _made(context: Context, forward: ForwardSite) -> tuple[SourceFile, Statement, str]:
     """(file, the statement after which the model is what it will be, what it is called there)."""
     own = [site for site in forward.stack if site.own]
-    if not own:
-        context.tree.file(forward.stack[0])  # says whose it is
-    trouble = f"what the program calls {forward.module} at {own[0].file}:{own[0].line} has no name there" if own else ""
+    for site in forward.stack[:1] if not own else ():
+        context.tree.file(site)  # says whose it is
+    trouble = f"what the program calls {forward.module} at {own[0].file}:{own[0].line} has no name there" if own else "no line of yours calls it"
     for site in [*(s for s in reversed(own) if s.binding and "." not in s.binding), *(s for s in own if "." in s.binding)]:
         file = context.tree.file(site)
         statement = _assigned(file, file.call(site), site.binding)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import libcst as cst
 
 from autotune.export.patch.arguments import Absent, New, find, with_arguments
-from autotune.export.patch.context import Change, Context, at, change
+from autotune.export.patch.context import Change, Context, at, change, put_aside
 from autotune.export.patch.edits import Replace
 from autotune.export.patch.expressions import around, atom
 from autotune.export.patch.source import Refused
@@ -29,7 +30,10 @@ def optimizer_implementation(context: Context) -> Change:
         Refused: an optimizer is a library's, or its call cannot take them.
     """
     wanted = IMPLEMENTATIONS[context.value("optimizer_impl")]
-    return _each(context, lambda site, call: with_arguments(call, site.parameters, wanted, site.kind))
+    written = _each(context, lambda site, call: with_arguments(call, site.parameters, wanted, site.kind))
+    given = [(name, find(context.tree.file(site.call).call(site.call), site.parameters, name)) for site in context.sites.optimizers for name in wanted]
+    notes = [note for name, arg in given if arg is not None for note in put_aside(f"the optimizer's {name}", arg.value)]
+    return change(written.edits, written.where, [*written.notes, *notes])
 
 
 def scaled_learning_rate(context: Context) -> Change:
@@ -54,7 +58,7 @@ def _each(context: Context, new: Callable[[BuiltSite, cst.Call], cst.Call]) -> C
     edits, where = [], []
     for site in sites:
         file = context.tree.file(site.call)
-        call = file.call(site.call)
+        call, site = file.call(site.call), replace(site, parameters=file.parameters(site))
         new(site, call)  # what is wrong with it shows here already
         edits.append(Replace(file, call, partial(new, site)))
         where.append(at(file, site.call.line))

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 import libcst as cst
+import libcst.matchers as m
 from libcst.metadata import CodePosition, CodeRange, MetadataWrapper, ParentNodeProvider, PositionProvider
 
 from autotune.export.patch.libraries import owner_of
-from autotune_spaces.sites import SourceCall
+from autotune_spaces.sites import BuiltSite, SourceCall
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 Block = cst.Module | cst.IndentedBlock
@@ -57,8 +58,10 @@ class SourceFile:
         if site.column < 0:
             raise Refused(f"the run knows {where} only by its line: Python kept no columns (PYTHONNODEBUGRANGES, -X no_debug_ranges)")
         around = [(place, node) for node, place in self._positions.items() if isinstance(node, cst.Call) and _encloses(place, site)]
-        if not around or self._between(site)[: len(site.text)] != site.text:
+        if self._between(site)[: len(site.text)] != site.text or not site.text:
             raise Refused(f"{where} has changed since the run, or a patch was applied already: `{_short(site.text)}` stood there")
+        if not around:  # the loop that a generator of the job's feeds
+            raise Refused(f"{where} runs it without a call of its own: `{_short(site.text)}`")
         # The innermost: of a method call over several lines Python records the part from the method's name on.
         return max(around, key=lambda item: (item[0].start.line, item[0].start.column))[1]
 
@@ -110,26 +113,47 @@ class SourceFile:
             raise Refused(f"{self.name}:{self.line(node)} is not part of a statement that could be changed by itself")
         return found[0][1]
 
+    def parameters(self, site: BuiltSite) -> tuple[str, ...]:
+        """Those of ``site`` that its call can still give: a ``functools.partial(…)`` of this file that it calls has given the first ones.
+
+        Raises:
+            Refused: it cannot be seen how many.
+        """
+        func = self.call(site.call).func
+        partial = m.Call(func=m.Name("partial") | m.Attribute(attr=m.Name("partial")))
+        found = [cst.ensure_type(node, cst.Assign) for node in m.findall(self.module, m.Assign(value=partial))]
+        made = [node.value for node in found if any(target.target.deep_equals(func) for target in node.targets)]
+        given = [arg for node in made[-1:] for arg in cst.ensure_type(node, cst.Call).args if arg.keyword is None]
+        if any(arg.star for arg in given):
+            raise Refused(f"{self.name}:{site.call.line} calls a functools.partial, of which it cannot be seen what it gives already")
+        return site.parameters[max(len(given) - 1, 0) :]
+
     def function(self, node: cst.CSTNode) -> Function:
         """The function around ``node``, or the module."""
         return next((p for p in self.parents(node) if isinstance(p, cst.FunctionDef)), self.module)
 
     def head(self) -> Sequence[cst.BaseStatement]:
-        """The module's statements up to its first function, class or other compound statement that is no import guard."""
+        """The module's statements up to the first function, class or other compound statement behind its import of torch, import guards aside."""
         body = list(self.module.body)
-        end = next((i for i, s in enumerate(body) if isinstance(s, (cst.FunctionDef, cst.ClassDef, cst.If, cst.For, cst.While, cst.With))), len(body))
-        return body[:end]
+        torch, _ = self._torch_import()
+        begin = next((i for i, statement in enumerate(body) if statement is torch), 0)
+        compound = (cst.FunctionDef, cst.ClassDef, cst.If, cst.For, cst.While, cst.With)
+        return body[: next((i for i in range(begin, len(body)) if isinstance(body[i], compound)), len(body))]
 
     def torch_name(self) -> str:
         """What torch is called at the top of this file; "" if it is not imported by name."""
+        return self._torch_import()[1]
+
+    def _torch_import(self) -> tuple[cst.BaseStatement | None, str]:
+        """The statement at the top of this file that imports torch by name, and that name."""
         for statement in self.module.body:
             for small in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
                 for alias in small.names if isinstance(small, cst.Import) else ():
                     if alias.evaluated_alias and alias.evaluated_name == "torch":
-                        return alias.evaluated_alias
+                        return statement, alias.evaluated_alias
                     if not alias.evaluated_alias and alias.evaluated_name.split(".")[0] == "torch":
-                        return "torch"
-        return ""
+                        return statement, "torch"
+        return None, ""
 
 
 class SourceTree:

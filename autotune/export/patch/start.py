@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import libcst as cst
 import libcst.matchers as m
 
-from autotune.export.patch.context import Change, Context, at, change, listing
+from autotune.export.patch.context import Change, Context, at, change, listing, put_aside
 from autotune.export.patch.edits import Edit, Insert, Replace
 from autotune.export.patch.expressions import shown
 from autotune.export.patch.source import Refused, SourceFile
@@ -34,7 +34,8 @@ def switch(context: Context, code: str) -> Change:
     if not found:
         return _new(context, code)
     new = cst.parse_expression(value)
-    return change([Replace(f, n, lambda node: node.with_changes(value=new)) for f, n in found], [at(f, f.line(n)) for f, n in found])
+    notes = [note for _, node in found for note in put_aside(f"{target} = {value}", node.value)]
+    return change([Replace(f, n, lambda node: node.with_changes(value=new)) for f, n in found], [at(f, f.line(n)) for f, n in found], notes)
 
 
 def _new(context: Context, code: str) -> Change:
@@ -45,7 +46,7 @@ def _new(context: Context, code: str) -> Change:
 
 
 def _changed_calls(context: Context, own: Sequence[SettingSite], value: str) -> Change:
-    edits, where = [], []
+    edits, where, notes = [], [], []
     for site in own:
         file = context.tree.file(site.call)
         call = file.call(site.call)
@@ -53,7 +54,8 @@ def _changed_calls(context: Context, own: Sequence[SettingSite], value: str) -> 
             raise Refused(f"{at(file, site.call.line)} sets the same in a way that is not followed here")
         edits.append(Replace(file, call.args[0], lambda arg: arg.with_changes(value=cst.parse_expression(value))))
         where.append(at(file, site.call.line))
-    return change(edits, where)
+        notes += put_aside(f"{site.name}({value})", call.args[0].value)
+    return change(edits, where, notes)
 
 
 def environment(context: Context, variables: dict[str, str]) -> Change:

@@ -17,7 +17,7 @@ class TrackedLoader:
 
     def __init__(self, hooks: LoaderHooks, loader: Any, site: str, number: int) -> None:
         self.hooks = hooks
-        self.loader = weakref.ref(loader)
+        self.loader = self.identity = weakref.ref(loader)  # identity: without a callback, the same one for all who ask, also when it is dead
         self.site = site
         self.spot: Any = None  # (code, line) that built it, None if that is not known
         self.number = number

@@ -23,9 +23,14 @@ MOST = 32  # different calls of one sort; a job with more is not one that a patc
 
 
 class Built(NamedTuple):
-    """An object of the job and the call that built it."""
+    """An object of the job and the call that built it.
+
+    A loader that nothing but ``for batch in DataLoader(…)`` names is gone with that line, and known by its weak reference alone, of
+    which an object has one and the same for all who ask.
+    """
 
     reference: Any  # weak
+    kind: type
     spot: Spot
     about: int  # id of the dataset
     dataset: Any  # weak, None where it cannot be
@@ -73,7 +78,7 @@ class SiteRecorder:
         if spot is not None:
             dataset = built.dataset
             self._loaders = [b for b in self._loaders if b.reference() is not None or b.dataset is not None][-256:]
-            self._loaders.append(Built(weakref.ref(built), spot, id(dataset), _weak(dataset), None))
+            self._loaders.append(Built(weakref.ref(built), type(built), spot, id(dataset), _weak(dataset), None))
 
     @guarded
     def on_optimizer(self, built: Any, frame: FrameType) -> None:
@@ -82,11 +87,14 @@ class SiteRecorder:
             lr = built.defaults.get("lr")
             uniform = isinstance(lr, float | int) and all(g.get("lr") == lr for g in built.param_groups)
             self._optimizers = [b for b in self._optimizers if b.reference() is not None]
-            self._optimizers.append(Built(weakref.ref(built), spot, 0, None, float(lr) if uniform else None))
+            self._optimizers.append(Built(weakref.ref(built), type(built), spot, 0, None, float(lr) if uniform else None))
 
     @guarded
     def on_forward(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> None:
-        key = (id(module), _key(spots(frame, self._torch_directory)))
+        stack = spots(frame, self._torch_directory)
+        if not stack:  # called by a thread of torch's own: computed again for the backward pass
+            return
+        key = (id(module), _key(stack))
         if key not in self._forwards and len(self._forwards) < MOST:
             images = tuple((str(name), d) for name, value in (*enumerate(args), *kwargs.items()) if (d := self._image(value)))
             self._forwards[key] = (type(module).__name__, spots(frame, self._torch_directory, module), images)
@@ -96,7 +104,7 @@ class SiteRecorder:
     @guarded
     def on_backward(self, frame: FrameType) -> None:
         stack, first, self._first = spots(frame, self._torch_directory), self._first, -1
-        if len(self._backwards) < MOST:
+        if stack and len(self._backwards) < MOST:
             self._backwards.setdefault((_key(stack), first), (stack, first))
 
     @guarded
@@ -158,24 +166,22 @@ class SiteRecorder:
     def _loader(self, agent: Any, sources: Sources) -> BuiltSite | None:
         """The training loader; where a library made it of one that the job had built (accelerate, Lightning), that one."""
         state = agent.loader_hooks.training_state if agent.loader_hooks is not None else None
-        loader: Any = state.loader() if state is not None else None
-        mine = next((b for b in self._loaders if b.reference() is loader), None)
-        if mine is None or loader is None:
+        mine = next((b for b in self._loaders if state is not None and b.reference is state.identity), None)
+        if mine is None:
             return None
         if not sources.own(mine.spot.code.co_filename):
-            origins = [b for b in self._loaders if _is(b.dataset, loader.dataset) and sources.own(b.spot.code.co_filename)]
+            data = mine.dataset
+            origins = [b for b in self._loaders if data is not None and b.dataset is data and sources.own(b.spot.code.co_filename)]
             mine = origins[-1] if origins else mine
         others = {b.about for b in self._loaders if _key((b.spot,)) == _key((mine.spot,))} - {mine.about}
-        made = mine.reference()
-        made = loader if made is None else made
-        return BuiltSite(sources.call(mine.spot), _class(made), _parameters(made), len(others))
+        return BuiltSite(sources.call(mine.spot), _class(mine.kind), _parameters(mine.kind), len(others))
 
     def _optimizer(self, optimizer: Any, sources: Sources) -> BuiltSite | None:
         mine = next((b for b in self._optimizers if b.reference() is optimizer), None)
         if mine is None or optimizer is None:
             return None
         others = sum(_key((b.spot,)) == _key((mine.spot,)) for b in self._optimizers) - 1
-        return BuiltSite(sources.call(mine.spot), _class(optimizer), _parameters(optimizer), others, mine.lr)
+        return BuiltSite(sources.call(mine.spot), _class(mine.kind), _parameters(mine.kind), others, mine.lr)
 
 
 def _led_by(stack: tuple[Spot, ...], sources: Sources) -> tuple[SourceCall, ...]:
@@ -194,18 +200,14 @@ def _weak(value: Any) -> Any:
         return None
 
 
-def _is(reference: Any, value: Any) -> bool:
-    return reference is not None and reference() is value
+def _class(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _class(built: Any) -> str:
-    return f"{type(built).__module__}.{type(built).__qualname__}"
-
-
-def _parameters(built: Any) -> tuple[str, ...]:
+def _parameters(kind: Any) -> tuple[str, ...]:
     """See BuiltSite."""
     names: list[str] = []
-    for parameter in list(inspect.signature(type(built).__init__).parameters.values())[1:]:
+    for parameter in list(inspect.signature(kind.__init__).parameters.values())[1:]:
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in names:
             names.append("*")
         stars: dict[Any, str] = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}

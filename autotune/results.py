@@ -12,6 +12,7 @@ from autotune_spaces.facts import JobFacts, Machine
 from autotune_trials.protocol import Window
 
 RESULT_SCHEMA_VERSION = 1
+NO_FASTER = 1.005  # a ceiling below this is "1.00x": no loader would gain anything, whatever the noise made of it
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def init(
     from autotune.errors import AutotuneError, InputError
     from autotune.job.load import clean_name, load_job
     from autotune.job.run_dir import check_run_dir
-    from autotune.job.template import job_yaml, suggest_name
+    from autotune.job.template import job_yaml, suggest_name, take_variables
     from autotune_trials.paths import publish
 
     if output.is_dir():
@@ -49,11 +49,12 @@ def init(
     folder = output.absolute().parent
     if not folder.is_dir():
         raise InputError(f"no directory {folder}", where=str(output), expected="a file in a directory that exists")
-    if not any(word.strip() for word in command):
+    variables, words = take_variables(command)
+    if not any(word.strip() for word in words):
         raise InputError("the command is empty", where="COMMAND", expected="what you type to start the job")
     check_run_dir(folder)
     workdir = os.path.relpath(Path.cwd(), folder)
-    publish(output, job_yaml(command, name or suggest_name(command, Path.cwd()), workdir))
+    publish(output, job_yaml(words, name or suggest_name(words, Path.cwd()), workdir, variables))
     typer.echo(f"wrote {output}")
     try:
         load_job(output)

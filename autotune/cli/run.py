@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from autotune.explain.nsight import Tool
     from autotune.job.spec import JobSpec
     from autotune.journal import Journal
+    from autotune.report.progress import Progress
     from autotune.results import Result
     from autotune.tracking.base import Tracker
 
@@ -102,6 +103,7 @@ def _tune_job(
             return result
         if journal.find("observation") is not None:
             progress.note(f"resuming after {journal.elapsed_s:.0f} s of earlier work")
+        _compare_sources(journal, spec, progress)
         tracker = open_tracker(
             spec.tracking.uri, spec.tracking.experiment or spec.name, run_dir, offline, env=spec.env, say=progress.warning
         )
@@ -206,6 +208,19 @@ def _claim(journal: Journal, spec: JobSpec, run_dir: Path, seed: int) -> None:
             expected="the job it was started with (command, environment, search space, objective)",
             remedy="--fresh moves the old run aside and starts anew, --run-dir names another place",
         )
+
+
+def _compare_sources(journal: Journal, spec: JobSpec, progress: Progress) -> None:
+    """Say so if the job's code is not what this run has measured so far. Until something was measured, what it is now counts."""
+    from autotune.job.sources import changed, digests
+
+    now = digests(spec.command, spec.workdir)
+    if journal.find("observation") is None:
+        journal.append("sources", "", now)
+    elif edited := changed(journal.find("sources") or {}, now):
+        names = ", ".join(edited[:3]) + (f" and {len(edited) - 3} more" if len(edited) > 3 else "")
+        have = "has" if len(edited) == 1 else "have"
+        progress.warning(f"{names} {have} changed since this run began: it would compare two versions of the job. --fresh starts anew")
 
 
 def _clock() -> Callable[[float], float]:

@@ -65,17 +65,17 @@ def find_result(run: str) -> Path:
     if given.is_file():
         return given
     directory = next((d for d in (given, RUNS / run) if d.is_dir()), None)
-    if directory is None:
-        raise InputError(
-            "there is no such run", where=run, expected=f"a run directory, a name under {RUNS}/, or a result.json",
-            remedy=_known_runs(),
-        )
-    if (directory / FILE_NAME).is_file():
+    if directory is not None and (directory / FILE_NAME).is_file():
         return directory / FILE_NAME
-    if (directory / PROFILE).is_file():
+    if directory is not None and (directory / PROFILE).is_file():
         raise InputError(
             "this is a profile, in which nothing was tuned", where=str(directory), expected="a run's directory",
             remedy=f"its page is {directory / 'profile.html'}; `autotune run JOB.yaml` tunes the job",
+        )
+    if directory is None or not (directory / "journal.jsonl").is_file():
+        raise InputError(
+            "no run was made in this directory" if directory else "there is no such run", where=run,
+            expected=f"a run directory, a name under {RUNS}/, or a result.json", remedy=_known_runs(),
         )
     raise InputError(
         f"this run has no result yet: {progress_words(directory / 'journal.jsonl')}", where=str(directory),
@@ -105,11 +105,7 @@ def progress_words(journal: Path) -> str:
 
     kinds: dict[str, int] = {}
     elapsed_s = 0.0
-    try:
-        lines = journal.read_bytes().splitlines()
-    except OSError:
-        return "it has no journal, nothing was measured"
-    for line in lines:
+    for line in journal.read_bytes().splitlines():
         try:
             entry = json.loads(line)
             kinds[entry["kind"]] = kinds.get(entry["kind"], 0) + 1

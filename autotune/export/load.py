@@ -60,7 +60,7 @@ def load_tuned(path: Path | str) -> TunedConfig:
         raise InputError(str(mistake), where=f"{file}:{mistake.line}", expected=mistake.expected) from None
     except FileNotFoundError:
         run = RUNS / file
-        remedy = f"did you mean {run}?" if run.is_dir() else ""
+        remedy = f"did you mean {run}?" if run.is_dir() else "`autotune run job.yaml` makes one"
         raise InputError("no such file", where=str(file), expected=f"a {FILE_NAME} or a run directory", remedy=remedy) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=str(file)) from None

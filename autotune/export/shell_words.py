@@ -101,9 +101,10 @@ def head(tuned: TunedConfig, what: str) -> list[str]:
     lines = comment(one_line(f"{tuned.name}: {what}"))
     if p.speedup and tuned.knobs:
         lines += comment(f"{p.speedup.estimate:.2f}x as fast ({p.speedup.low:.2f} to {p.speedup.high:.2f}) with all of the settings below")
-    lines += comment(one_line(f"loss {p.loss}; found on {p.machine.get('device_name', 'an unknown device')}, torch {p.machine.get('torch_version', '?')}"))
+    verdict = f"loss {p.loss}" if tuned.knobs else "nothing to change: this is the job as it is"
+    lines += comment(
+        one_line(f"{verdict}; found on {p.machine.get('device_name', 'an unknown device')}, torch {p.machine.get('torch_version', '?')}")
+    )
     if p.footprint.nodes > 1:
         lines += comment(f"tuned as one job over {p.footprint.nodes} nodes: it has to be started on as many")
-    if not tuned.knobs:
-        lines += comment("nothing to change: this is the job as it is")
     return lines

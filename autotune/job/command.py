@@ -17,6 +17,7 @@ from autotune.job.mistakes import listing, nearest
 OWN_PLACEHOLDERS = ("seed", "trial_dir")
 # {name}, but neither ${name} (a shell's or Hydra's) nor {"json": 1}.
 PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")  # at the start of a word: what a shell takes for an assignment
 _PYTHON = re.compile(r"^(?:python|pypy)(?:\d+(?:\.\d+)?)?$")
 _RENDEZVOUS = re.compile(r"^--(?:nnodes|node[-_]rank|master[-_](?:addr|port)|rdzv[-_][a-z_-]+|standalone)(?:=|$)")
 _ISOLATING = "IES"  # python flags under which PYTHONPATH or sitecustomize is not read
@@ -38,7 +39,7 @@ def split(command: str) -> tuple[str, ...]:
         raise ValueError(f"the command's quotes do not match ({str(error).lower()})") from None
     if not words:
         raise ValueError("the command is empty")
-    if re.match(r"^[A-Za-z_][A-Za-z0-9_]*=", words[0]):
+    if VARIABLE.match(words[0]):
         raise ValueError(
             f"'{words[0]}' before the command: no shell reads it; environment variables belong under 'env'"
         )

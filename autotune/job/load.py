@@ -119,9 +119,8 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
         mistakes.append(Mistake(("command",), str(error), "a program and its arguments", remedy=remedy))
     from autotune_spaces.knobs.via import ViaKnob
 
-    space, space_mistake = _space(parsed.search_space, words or tuple(str(parsed.command).split()))
-    if space_mistake is not None:
-        mistakes.append(space_mistake)
+    space, space_mistakes = _space(parsed.search_space, words or tuple(str(parsed.command).split()))
+    mistakes += space_mistakes
     if space is not None:
         own = [k.name for k in space.knobs if isinstance(k, ViaKnob)]
         for name, close, expected in commands.unknown_placeholders(words, own):
@@ -188,14 +187,14 @@ def _words(parsed: JobFile) -> tuple[str, ...]:
     return parsed.command if isinstance(parsed.command, tuple) else commands.split(parsed.command)
 
 
-def _space(choice: str | dict[str, Any], words: tuple[str, ...]) -> tuple[SearchSpace | None, Mistake | None]:
+def _space(choice: str | dict[str, Any], words: tuple[str, ...]) -> tuple[SearchSpace | None, list[Mistake]]:
     from autotune_spaces.space import SpaceError, load_space
 
     try:
         loaded = load_space(choice, command=words)
     except SpaceError as error:
-        return None, Mistake(("search_space", *error.path), error.found, error.expected, error.nearest)
-    return SearchSpace(loaded.preset, tuple(loaded.knobs)), None
+        return None, [Mistake(("search_space", *e.path), e.found, e.expected, e.nearest) for e in error.each()]
+    return SearchSpace(loaded.preset, tuple(loaded.knobs)), []
 
 
 def _spec(

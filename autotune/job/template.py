@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
 
+from autotune.job.command import VARIABLE
 from autotune.job.load import clean_name
 from autotune.job.schema import Budget, Constraints, Convergence, JobFile, SideEffects, Tracking
 
@@ -25,7 +26,16 @@ def suggest_name(command: Sequence[str], folder: Path) -> str:
     return clean_name(folder.resolve().name) or "job"
 
 
-def job_yaml(command: Sequence[str], name: str, workdir: str = ".") -> str:
+def take_variables(command: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """(variables, command) of a line as one types it in a shell, ``EPOCHS=3 python train.py``."""
+    words, variables = list(command), {}
+    while words and VARIABLE.match(words[0]):
+        variable, _, value = words.pop(0).partition("=")
+        variables[variable] = value
+    return variables, words
+
+
+def job_yaml(command: Sequence[str], name: str, workdir: str = ".", env: Mapping[str, str] | None = None) -> str:
     """The text of a commented job.yaml for ``command``, run in ``workdir`` (relative to the file)."""
     fields = JobFile.model_fields
     budget, limits, loss = Budget(), Constraints(), Convergence()
@@ -44,8 +54,7 @@ command: {_scalar(shlex.join(command))}
 {"# workdir: ." if workdir == "." else f"workdir: {_scalar(workdir)}"}
 
 # {fields["env"].description}
-# env:
-#   OMP_NUM_THREADS: 4
+{_variables(env or {})}
 
 # {fields["search_space"].description}
 # "autotune knobs" lists the knobs.
@@ -81,6 +90,12 @@ budget: {{minutes: {budget.minutes:g}, trials: {budget.trials}}}
 # {fields["startup_timeout_s"].description}
 # startup_timeout_s: {fields["startup_timeout_s"].default:g}
 """
+
+
+def _variables(env: Mapping[str, str]) -> str:
+    if not env:
+        return "# env:\n#   OMP_NUM_THREADS: 4"
+    return "\n".join(["env:", *(f"  {name}: {_scalar(value)}" for name, value in env.items())])
 
 
 def _scalar(text: str) -> str:

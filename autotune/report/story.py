@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.report import words
-from autotune.results import Anatomy, Confirmation, Interval, KnobGain, Observation, Result
+from autotune.results import NO_FASTER, Anatomy, Confirmation, Interval, KnobGain, Observation, Result
 from autotune.secrets import mask_command, mask_url
 from autotune.verdict.words import certificate
 from autotune_spaces import knobs as knob_registry
@@ -260,7 +260,7 @@ def _seconds(anatomy: Anatomy, phase: str) -> float:
 def ceiling_words(observation: Observation) -> str:
     """What an infinitely fast loader would give; "" if unknown, or if the bottleneck's reason holds the figure already."""
     ceiling = observation.ceiling
-    if not words.known(ceiling) or f"{ceiling:.2f}" in observation.bottleneck_why:
+    if not words.known(ceiling) or ceiling < NO_FASTER or f"{ceiling:.2f}" in observation.bottleneck_why:
         return ""
     return f"with an infinitely fast loader it would run {words.factor_words(ceiling)} as fast"
 

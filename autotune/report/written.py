@@ -23,7 +23,7 @@ def written_lines(written: Written, who: str = "Trials") -> list[tuple[str, bool
         if names
     ]
     if quiet:
-        lines.append((f"{who} wrote files of yours: {'; '.join(quiet)}.", False))
+        lines.append((f"Files that {who[0].lower()}{who[1:]} wrote: {'; '.join(quiet)}.", False))
     for path, why in written.unkept.items():
         lines.append((f"{words.clean(path)} was changed by {who[0].lower()}{who[1:]} and not put back: {words.clean(why)}. {REMEDY}", True))
     if written.left:

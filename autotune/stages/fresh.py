@@ -90,6 +90,7 @@ class FreshRuns:
             why = disturbed(record.window, calm)
             if why is None:
                 break
+            self.bench.stop.check()  # one run of the job is the measurement that Ctrl-C lets end, not three of them
             self.bench.note_disturbed(label, why)
             record = self._twice(executor, request)
         return record

@@ -306,9 +306,18 @@ class LiveComparison:
         raise BlockFailed("infeasible", f"workers of its DataLoader were killed {KILLS} times in a row ({report.error})")
 
     def _too_short(self, failure: SessionFailed) -> BaselineError:
+        command = " ".join(mask_command(self.bench.spec.command))
+        if failure.kind == "crash":
+            tail = f"\n{failure.log_tail}" if failure.log_tail else ""
+            return BaselineError(
+                f"the job fails before one block of iterations could be measured: {failure.detail}{tail}",
+                where=failure.where or command, expected="a few hundred optimizer steps",
+                remedy="make the command run for so many steps by itself; "
+                "if it is made for fewer and fails beyond its end, raise its number of epochs or steps in job.yaml's command",
+            )
         return BaselineError(
             "the job ends before one block of iterations could be measured",
-            where=" ".join(mask_command(self.bench.spec.command)), expected=f"a few hundred optimizer steps ({failure.detail})",
+            where=command, expected=f"a few hundred optimizer steps ({failure.detail})",
             remedy="raise its number of epochs or steps in job.yaml's command: trials never run to the end",
         )
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from autotune.errors import BaselineError, HookError
 from autotune.executors.base import SessionFailed
-from autotune.results import Anatomy, Observation
+from autotune.results import NO_FASTER, Anatomy, Observation
 from autotune.secrets import mask_command
 from autotune.stages.bench import Bench
 from autotune.stages.live import BlockFailed, LiveComparison
@@ -26,6 +26,7 @@ from autotune_spaces.facts import JobFacts, Machine
 # Shares of the iteration above which a phase is named as the bottleneck. A fifth of the time is what a perfect cure of
 # that phase would give as a 1.25x speed-up: worth a headline; below it no single phase is "the" bottleneck.
 LOADER_SHARE, OPTIMIZER_SHARE, OTHER_SHARE = 0.20, 0.25, 0.40
+QUIET = 0.02  # noise below which a ceiling with two decimals needs no more said
 
 
 def observe(bench: Bench) -> Observation:
@@ -70,9 +71,10 @@ def _measure(bench: Bench) -> Observation:
     assert window is not None
     parts = anatomy(window, blocks[1].settle_iterations)
     domains, defaults, withdrawn = choose_knobs(bench, hello.machine, hello.job)
-    bottleneck, why = name_bottleneck(parts, mean_cost / ceiling if ceiling else None)
+    noise = noise_of(measured)
+    bottleneck, why = name_bottleneck(parts, mean_cost / ceiling if ceiling else None, noise)
     return Observation(
-        machine=hello.machine, job=hello.job, anatomy=parts, noise=noise_of(measured),
+        machine=hello.machine, job=hello.job, anatomy=parts, noise=noise,
         ceiling=mean_cost / ceiling if ceiling else None, bottleneck=bottleneck, bottleneck_why=why,
         domains=domains, defaults=defaults, withdrawn=withdrawn, fingerprint=hello.fingerprint, startup_s=hello.startup_s,
     )
@@ -101,12 +103,12 @@ def choose_knobs(bench: Bench, machine: Machine, job: JobFacts) -> tuple[dict, d
     return domains, defaults, withdrawn
 
 
-def name_bottleneck(parts: Anatomy, ceiling: float | None) -> tuple[str, str]:
-    """(class, one sentence with the figures)."""
+def name_bottleneck(parts: Anatomy, ceiling: float | None, noise: float = 0.0) -> tuple[str, str]:
+    """(class, one sentence with the figures). ``noise``: as a share, of one block; the ceiling is one block's, and no surer than that."""
     total = sum(parts.phases_s.values()) or parts.batch_cost_s
     share = {phase: seconds / total for phase, seconds in parts.phases_s.items()}
     compute = share.get("forward", 0.0) + share.get("backward", 0.0)
-    bound = f"; with batches for nothing it would run {ceiling:.2f}x as fast" if ceiling else ""
+    bound = f"; with batches for nothing it would run {_bound(ceiling, noise)}" if ceiling else ""
     if parts.reader_ratio >= LOADER_SHARE:
         return "loader", f"{parts.reader_ratio:.0%} of the time is spent waiting for the next batch{bound}"
     if share.get("optimizer", 0.0) >= OPTIMIZER_SHARE:
@@ -114,6 +116,12 @@ def name_bottleneck(parts: Anatomy, ceiling: float | None) -> tuple[str, str]:
     if share.get("other", 0.0) >= OTHER_SHARE:
         return "overhead", f"{share['other']:.0%} of the time is spent outside loading, forward, backward and optimizer"
     return "compute", f"{compute:.0%} of the time is spent in forward and backward{bound}"
+
+
+def _bound(ceiling: float, noise: float) -> str:
+    if ceiling < NO_FASTER:
+        return "no faster"
+    return f"{ceiling:.2f}x as fast" + (f" (± {noise:.0%})".replace("%", " %") if noise >= QUIET else "")
 
 
 def explain_failure(bench: Bench, failure: SessionFailed) -> BaselineError | HookError:

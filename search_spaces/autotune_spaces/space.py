@@ -34,11 +34,19 @@ class SpaceError(Exception):
         found: what is wrong, one sentence.
         expected: what would have been right.
         nearest: the valid word most like what was found, or "".
+
+    ``others`` are the mistakes in other knobs of the same search space.
     """
+
+    others: tuple[SpaceError, ...] = ()
 
     def __init__(self, path: Sequence[str | int], found: str, expected: str = "", nearest: str = "") -> None:
         super().__init__(found)
         self.path, self.found, self.expected, self.nearest = tuple(path), found, expected, nearest
+
+    def each(self) -> tuple[SpaceError, ...]:
+        """This mistake and those in other knobs."""
+        return (self, *self.others)
 
 
 @dataclass(frozen=True)
@@ -62,7 +70,7 @@ def load_space(definition: Any, *, command: Sequence[str] = ()) -> SearchSpaceDe
     ``command`` is the job's own: in it the present value of a ``via`` flag and ``{name}`` placeholders are found.
 
     Raises:
-        SpaceError: the first mistake.
+        SpaceError: the first mistake of every knob, or what is wrong with the whole.
     """
     if definition is None or isinstance(definition, str):
         preset = load_preset(definition or "auto", ())
@@ -174,7 +182,15 @@ def _nearest(word: Any, words: Iterable[str]) -> str:
 
 def _build(descriptions: Mapping[str, Any], command: Sequence[str], path: tuple[str | int, ...]) -> tuple[Knob, ...]:
     order = {name: index for index, name in enumerate(names())}
-    knobs = [_knob(name, description, command, (*path, name)) for name, description in descriptions.items()]
+    knobs, mistakes = [], []
+    for name, description in descriptions.items():
+        try:
+            knobs.append(_knob(name, description, command, (*path, name)))
+        except SpaceError as mistake:
+            mistakes.append(mistake)
+    if mistakes:
+        mistakes[0].others = tuple(mistakes[1:])
+        raise mistakes[0]
     return tuple(sorted((k for k in knobs if k is not None), key=lambda k: order.get(k.name, len(order))))
 
 

@@ -76,7 +76,7 @@ def test_the_screen_says_what_a_person_asks(done: subprocess.CompletedProcess[st
 
 
 def test_what_the_job_wrote_is_put_back_and_told(done: subprocess.CompletedProcess[str], job: Job) -> None:
-    assert "The job wrote files of yours: removed again: started.txt." in " ".join(done.stdout.split())
+    assert "Files that the job wrote: removed again: started.txt." in " ".join(done.stdout.split())
     assert not (job.folder / "started.txt").exists()
     assert json.loads((folder(job) / "summary.json").read_text())["written"]["removed"] == ["started.txt"]
 

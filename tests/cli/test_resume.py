@@ -31,11 +31,14 @@ def test_ctrl_c_saves_and_the_same_command_carries_on(tmp_path: Path) -> None:
     assert "saved" in err and "same command" in err
     wait_until(lambda: not job.left_over(), 10, "the job's processes to end")
     before = job.journal()
+    with (job.folder / "own_modules.py").open("a") as program:
+        program.write("# edited meanwhile\n")
     again = job.start()
     wait_until(lambda: len(trials(job)) > len([e for e in before if e["kind"] == "trial"]), 90, "another trial")
     os.kill(again.pid, signal.SIGINT)
     _, err = again.communicate(timeout=60)
     assert again.returncode == 130, err
+    assert "own_modules.py has changed since this run began" in " ".join(err.split())
     assert job.journal()[: len(before)] == before, "what was measured is kept as it was"
     assert [e["kind"] for e in job.journal()].count("observation") == 1
     numbers = [t["number"] for t in trials(job)]

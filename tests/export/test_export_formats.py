@@ -145,6 +145,12 @@ def test_nothing_to_change_works_too(folder: Path, tmp_path: Path, name: str) ->
         compile(text, "tuned", "exec")
 
 
+def test_where_nothing_changes_the_title_does_not_speak_of_the_loss(folder: Path) -> None:
+    said = FORMATS["shell"].write(tuned(folder, {}, provenance=Provenance(loss="not-needed")))
+    assert "nothing to change: this is the job as it is" in said
+    assert "loss" not in said.partition("set -eu")[0]
+
+
 @pytest.mark.parametrize("name", ["shell", "torchrun", "accelerate", "sbatch", "k8s", "python"])
 def test_a_name_with_a_line_break_is_no_command(folder: Path, name: str) -> None:
     text = FORMATS[name].write(tuned(folder, VIA))

@@ -166,9 +166,13 @@ def test_nearest_word(tmp_path: Path) -> None:
         load_tuned(tmp_path)
 
 
-def test_no_file_and_unfinished_run(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
+def test_no_file_and_unfinished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="no such file(.|\\n)*`autotune run job.yaml` makes one"):
         load_tuned(tmp_path / "none.yaml")
+    (tmp_path / "autotune-runs" / "digits").mkdir(parents=True)
+    with pytest.raises(InputError, match="no such file(.|\\n)*did you mean autotune-runs/digits"):
+        load_tuned("digits")
     (tmp_path / "journal.jsonl").touch()
     with pytest.raises(InputError, match="has not finished"):
         load_tuned(tmp_path)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import AutotuneError, InputError
-from autotune.job.command import fill, placeholders, shell_operator, split
+from autotune.job.command import VARIABLE, fill, placeholders, shell_operator, split
 from autotune.job.load import load_job
 from autotune.job.schema import JobFile, json_schema
 from autotune.job.spec import Budget, Constraints, Convergence, JobSpec, SideEffects, Tracking
@@ -190,6 +190,7 @@ def test_only_names_in_braces_are_placeholders() -> None:
 def test_any_words_survive_quoting(words: list[str]) -> None:
     import shlex
 
+    assume(not VARIABLE.match(words[0]))  # refused, with a word about env
     line = shlex.join(words)
     assert shell_operator(line) == ""
     assert split(line) == tuple(words)
@@ -316,6 +317,19 @@ def test_init_elsewhere_keeps_the_directory_of_the_command(tmp_path: Path) -> No
     (tmp_path / "train.py").touch()
     assert run("init", "-o", "conf/tune.yaml", "--", "python", "train.py", cwd=tmp_path).returncode == 0
     assert load_job(tmp_path / "conf" / "tune.yaml").workdir == tmp_path
+
+
+def test_init_puts_variables_before_the_command_where_they_belong(tmp_path: Path) -> None:
+    """As one types it in a shell: EPOCHS=3 python train_resnet.py."""
+    (tmp_path / "train_resnet.py").touch()
+    done = run("init", "--", "EPOCHS=3", "NOTE=a: b", "python", "train_resnet.py", "x=1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "next: autotune check job.yaml" in done.stdout
+    job = load_job(tmp_path / "job.yaml")
+    assert job.env == {"EPOCHS": "3", "NOTE": "a: b"}
+    assert job.command == ("python", "train_resnet.py", "x=1")
+    assert job.name == "train_resnet"
+    assert run("init", "-o", "none.yaml", "--", "EPOCHS=3", cwd=tmp_path).returncode == 2
 
 
 def test_init_says_at_once_what_would_not_run(tmp_path: Path) -> None:

@@ -86,13 +86,22 @@ def test_an_unknown_run_names_the_known_ones(runs: Path, capsys: pytest.CaptureF
     assert "runs here: digits" in said
 
 
+def test_a_directory_in_which_no_run_was_made_names_the_known_ones(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``autotune show .`` beside the job file: nothing can be carried on there, but the run is not far."""
+    (runs / "autotune-runs/digits").mkdir()
+    (runs / "autotune-runs/digits/journal.jsonl").touch()
+    assert main(["show", "."]) == 2
+    said = capsys.readouterr().err
+    assert ".: no run was made in this directory" in said
+    assert "runs here: digits" in said
+    assert "carries on" not in said
+
+
 def test_an_unfinished_run_says_how_far_it_came(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = runs / "elsewhere"
     directory.mkdir()
     entries = [{"kind": "study", "key": "", "elapsed_s": 0.0, "data": {}}]
     journal = directory / "journal.jsonl"
-    assert main(["show", str(directory)]) == 2
-    assert "it has no journal, nothing was measured" in capsys.readouterr().err
     journal.write_text("".join(json.dumps(e) + "\n" for e in entries))
     assert main(["show", str(directory)]) == 2
     assert "the job was not fully observed yet" in capsys.readouterr().err

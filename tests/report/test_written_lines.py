@@ -19,12 +19,12 @@ def test_what_was_put_back_is_one_quiet_line() -> None:
     removed = tuple(f"runs/{n}" for n in range(6))
     ((line, urgent),) = written_lines(Written(restored=("ckpt.pt",), removed=removed, counts={"restored": 1, "removed": 9}))
     assert not urgent
-    assert line == "Trials wrote files of yours: put back as they were: ckpt.pt; removed again: runs/0, runs/1, runs/2, runs/3 and 5 more."
+    assert line == "Files that trials wrote: put back as they were: ckpt.pt; removed again: runs/0, runs/1, runs/2, runs/3 and 5 more."
 
 
 def test_a_profiled_job_is_no_trial() -> None:
     said = " ".join(line for line, _ in written_lines(Written(removed=("a",), unkept={"b": "why"}, left=("c",)), "The job"))
-    assert "The job wrote" in said and "changed by the job and" in said and "where the job wrote" in said
+    assert "Files that the job wrote" in said and "changed by the job and" in said and "where the job wrote" in said
 
 
 def test_what_was_left_and_why_nothing_was_put_back_is_said() -> None:

@@ -101,6 +101,7 @@ MISTAKES = [
     ("{dtype: {via: '--dtype \"{}', values: [a]}}", ("dtype", "via"), ""),
     ("{lr: {via: '--lr {}', values: [a]}}", ("lr",), ""),
     ("{dtype: {via: '--dtype {}', value: [a]}}", ("dtype", "value"), "values"),
+    ("{attention: {via: '--attention', values: [a]}}", ("attention", "values", 0), ""),
 ]
 
 
@@ -113,6 +114,12 @@ def test_mistakes_are_placed_and_named(text: str, path: tuple, nearest: str) -> 
     assert error.nearest == nearest
     assert error.found
     assert error.expected
+
+
+def test_the_mistakes_of_all_knobs_are_named_at_once() -> None:
+    with pytest.raises(SpaceError) as caught:
+        space("{preset: auto, batch_size: [0], num_worker: [1], gc: auto, amp_dtype: [bf16]}")
+    assert {e.path for e in caught.value.each()} == {("batch_size", 0), ("num_worker",), ("amp_dtype", 0)}
 
 
 def test_via_in_a_search_space() -> None:

@@ -46,7 +46,7 @@ class _ShortSession(LiveSession):
         [block] = blocks
         self._left -= block.iterations + block.min_settle
         if self._left < 0:
-            raise SessionFailed(self._machine.how, "the command finished by itself")
+            raise SessionFailed(self._machine.how, "the command finished by itself", log_tail="Traceback of the job", where="train.py:7")
         self._machine.blocks.append((len(self._machine.sessions), {c.name: c.value for c in block.knobs}))
         return self._inner.measure(blocks)
 
@@ -105,6 +105,18 @@ def test_blocks_become_so_short_that_a_comparison_is_made_in_one_process(tmp_pat
 def test_a_job_too_short_for_any_block_says_so(tmp_path: Path) -> None:
     with comparing(tmp_path, ShortJob(table(), steps=9)) as live, pytest.raises(BaselineError, match="ends before one block"):
         live.reference({})
+
+
+def test_a_job_that_raises_early_every_time_is_not_called_short_but_told_its_error(tmp_path: Path) -> None:
+    """The first blocks fit, so it may be the job's end that raises; three sessions later that is no longer to be believed."""
+    machine = ShortJob(table(cost_s=2e-5), steps=30, how="crash")
+    with comparing(tmp_path, machine) as live:
+        live.reference({})
+        with pytest.raises(BaselineError, match="the job fails before one block") as caught:
+            live.reference({})
+    assert str(caught.value).startswith("train.py:7: "), "where it fails, not the command"
+    assert "Traceback of the job" in str(caught.value)
+    assert "by itself" in caught.value.remedy
 
 
 def test_a_candidate_that_outlasts_the_job_costs_the_trial_and_not_the_run(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from replayed import CHANGES, job, table
+from replayed import CHANGES, Machine, job, table
 
 from autotune.errors import Interrupted
 from autotune.executors.base import FixedRun, LiveSession, SessionFailed
@@ -119,3 +121,19 @@ def test_what_was_in_flight_is_unfinished_and_no_failure(what: str, stop: Stop, 
     entries = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
     assert {e["data"]["state"] for e in entries if e["kind"] == "trial"} <= {"complete", "pruned"}
     assert not [e for e in entries if e["kind"] in ("run", "finished")]
+
+
+def test_what_was_disturbed_is_not_measured_again_once_the_user_has_asked(stop: Stop, tmp_path: Path) -> None:
+    """The current measurement is one run of the job, not three of them: on a busy machine that was two minutes and more."""
+
+    def busy(request: FixedRun, record: Record) -> Record:
+        if [r.label for r in machine.confirmed()] == ["confirm1-reference-0"]:
+            signal.raise_signal(signal.SIGINT)
+        return replace(record, window=replace(record.window, foreign_load=1.5))
+
+    journal = Journal(tmp_path / "run" / "journal.jsonl", lambda before: before)
+    machine = Machine(table(CHANGES), busy)
+    with closing(journal), open_progress("quiet", 60.0) as progress, pytest.raises(Interrupted):
+        tune(Bench(job(tmp_path), machine, journal, progress, Untracked(), tmp_path / "run", stop=stop))
+    assert [r.label for r in machine.confirmed()] == ["confirm1-reference-0"]
+    assert journal.find("disturbed", "confirm1-reference-0") is None, "it is not counted either: nothing was measured again"

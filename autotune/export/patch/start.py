@@ -69,7 +69,8 @@ def environment(context: Context, variables: dict[str, str]) -> Change:
         raise Refused(f"the job file sets {listing(own)} already, and a line in the source would win over that")
     late = [name for name in variables if name.startswith(TOO_LATE)]
     if late:
-        raise Refused(f"{listing(late)} is read before the program's first line")
+        are = "is" if len(late) == 1 else "are"
+        raise Refused(f"{listing(late)} {are} read before the program's first line")
     return before_torch(context, [f"os.environ[{json.dumps(name)}] = {json.dumps(value)}" for name, value in variables.items()])
 
 

@@ -33,7 +33,7 @@ class ViaKnob(Knob):
     """
 
     scope = Scope.PROCESS
-    range = "as declared in the job file"
+    range = "text or a number"
 
     def __init__(self, name: str, values: Sequence[Value] | None = None, **options: Value) -> None:
         super().__init__(values, **options)
@@ -42,6 +42,8 @@ class ViaKnob(Knob):
         self.default = options.get("default")
         self.numerics = Numerics(options.get("numerics") or Numerics.STATISTICAL.value)
         self.variable, self.words = _split(self.via)
+        if self.switch:
+            self.range = "true, false"
         self.ordered = all(isinstance(v, (int, float)) for v in self.values or ())
         self.card = Card(
             what=f"A setting of the job's own, given by {self._where()}.",

@@ -16,7 +16,7 @@ os.wait()
 # Lines of 1 MiB: more than a gigabyte over the two sessions of the run.
 CHATTERS = "for _ in range(600): sys.stdout.write('x' * (1 << 20) + chr(10))"
 ALARMS = "print('ERROR: CUDA out of memory. Traceback (most recent call last): RuntimeError: killed by signal: Killed', file=sys.stderr)"
-LEAKS = "sys.__dict__.setdefault('leak', []).append(bytearray(b'x' * 4_000_000))"  # more than a gigabyte a session, which has a few hundred steps
+LEAKS = "sys.__dict__.setdefault('leak', []).append(bytearray(b'x' * 8_000_000))"  # more than a gigabyte a session, which has two hundred steps and more
 CLOSES = "os.closerange(3, 256)"
 
 ODD_BUT_WELL = {

@@ -10,6 +10,8 @@ from pathlib import Path
 from autotune.errors import AutotuneError, InputError
 from autotune.job.yaml_lines import Document, Place
 
+LONGEST = 400  # characters of what was found that are quoted: a value may be as long as its file
+
 
 @dataclass(frozen=True)
 class Mistake:
@@ -48,7 +50,7 @@ def to_error(mistakes: Iterable[Mistake], document: Document, file: Path) -> Aut
     name = _shown(file)
     errors = [
         InputError(
-            m.found,
+            m.found if len(m.found) <= LONGEST else f"{m.found[:LONGEST]}…",
             where=f"{name}:{document.line(m.place)}",
             expected=m.expected,
             remedy=m.remedy or (f"did you mean '{m.nearest}'?" if m.nearest else ""),

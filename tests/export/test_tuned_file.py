@@ -53,6 +53,21 @@ def test_any_command_and_environment_survives(tmp_path: Path) -> None:
     assert yaml.safe_load(text)["command"] == list(tuned.command)  # readers of YAML 1.1 see the same
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"schema_version: [{'x' * 30_000}]\n", "schema_version is ['xxx"),
+        (f"schema_version: 2\nname: x\ncommand: [python]\nknobs: {{}}\n? {'y' * 30_000}\n: 1\n", "unknown key 'yyy"),
+    ],
+)
+def test_a_value_as_long_as_the_file_is_quoted_in_part(text: str, found: str, tmp_path: Path) -> None:
+    path = tmp_path / "tuned.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_tuned(path)
+    assert found in str(caught.value) and len(str(caught.value)) < 2000
+
+
 def test_any_number_survives(tmp_path: Path) -> None:
     """A learning rate of 3e-5 that is rounded to four digits is 0: the launched job would train nothing."""
     for number in (3e-5, 1e-8, 0.123456789, 1e22, 1.5e300, 5e-324, -2.5e-7, 0.1, 1.0, float("inf"), 10**17):

@@ -169,6 +169,20 @@ def test_a_checkpoint_that_is_loaded_does_not_end_the_knob(launch: Launch) -> No
     assert flags(optimizer.param_groups) == [(True, None)] and flags(optimizer.state_dict()["param_groups"]) == [(True, None)]
 
 
+def test_a_checkpoint_that_cannot_be_fused_is_loaded_and_the_jobs_own_hook_hears_of_it(launch: Launch) -> None:
+    model, heard = nn.Linear(8, 8), []
+    before = copy.deepcopy(torch.optim.Adam(model.parameters(), differentiable=True).state_dict())
+    agent = launch(optimizer_impl="fused")
+    optimizer = torch.optim.Adam(model.parameters())
+    scaled_steps(optimizer, model, torch.amp.GradScaler("cpu", init_scale=8.0))
+    assert flags(optimizer.param_groups) == [(False, True)]
+    optimizer.register_load_state_dict_post_hook(lambda _: heard.append(True))
+    optimizer.load_state_dict(before)
+    assert heard and flags(optimizer.param_groups) == [(None, None)] and optimizer.param_groups[0]["differentiable"]
+    agent.stop()
+    assert flags(optimizer.param_groups) == [(None, None)]
+
+
 # ------------------------------------------------------------------ memory format
 
 

@@ -88,6 +88,12 @@ class OptimizerControl:
         optimizer._step_supports_amp_scaling = fused  # how a GradScaler tells a fused optimizer
 
     def _give_back(self, optimizer: Any) -> None:
+        self._write_own(optimizer)
+        for hook in self._hooks:
+            hook.remove()
+        self._set_to, self._own, self._hooks = None, [], ()
+
+    def _write_own(self, optimizer: Any) -> None:
         optimizer.defaults.update(_written(optimizer.defaults, self._own_default))
         for group, own in zip(optimizer.param_groups, self._own_of(optimizer.param_groups), strict=True):
             group.update(_written(group, own))
@@ -95,9 +101,6 @@ class OptimizerControl:
             vars(optimizer).pop("_step_supports_amp_scaling", None)
         else:
             optimizer._step_supports_amp_scaling = self._own_amp_flag
-        for hook in self._hooks:
-            hook.remove()
-        self._set_to, self._own, self._hooks = None, [], ()
 
     def _own_of(self, groups: list[Any]) -> list[Flags]:
         """The job's own flags of each group; of those that were added since, what they would have been given."""
@@ -119,8 +122,8 @@ class OptimizerControl:
         if self._set_to in self.supported():
             self._write(optimizer)
             self._move_step_counters(optimizer)
-        else:
-            self._give_back(optimizer)
+        else:  # the hooks stay: torch is going through them, and those of the job's come after this one
+            self._write_own(optimizer)
 
     def scale_lr(self, factor: float) -> None:
         """Multiply the learning rates for the step that begins. A scheduler never sees the factor."""

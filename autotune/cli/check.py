@@ -17,10 +17,10 @@ def check(
 ) -> None:
     """Validate a job file and show what a run would do. Nothing of the job is started."""
     from autotune.job.load import load_job
-    from autotune.job.run_dir import check_run_dir
+    from autotune.job.run_dir import RUNS, check_run_dir
 
     spec = load_job(job)
-    check_run_dir(Path("autotune-runs") / spec.name)
+    check_run_dir(RUNS / spec.name)
     summary = summarize(spec)
     if json:
         from json import dumps

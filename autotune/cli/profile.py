@@ -36,19 +36,16 @@ def profile(
     """
     from autotune.cli.run import tools_asked
     from autotune.job.load import load_job
-    from autotune.job.run_dir import check_run_dir
+    from autotune.job.run_dir import PROFILE_SUMMARY, RUNS, check_run_dir
 
     spec = with_settings(load_job(job), settings or [])
-    directory = (out or Path("autotune-runs") / f"{spec[0].name}-profile").absolute()
+    directory = (out or RUNS / f"{spec[0].name}-profile").absolute()
     check_run_dir(directory)
     found = profile_job(*spec, directory, nvtx_modules=nvtx_modules, tools=tools_asked(nsys, ncu), shown=not json)
     if json:
-        typer.echo((directory / SUMMARY).read_text(encoding="utf-8").rstrip("\n"))
+        typer.echo((directory / PROFILE_SUMMARY).read_text(encoding="utf-8").rstrip("\n"))
     else:
         _print(found, directory, job)
-
-
-SUMMARY = "summary.json"
 
 
 def with_settings(spec: JobSpec, settings: list[str]) -> tuple[JobSpec, dict[str, Value]]:

@@ -42,14 +42,14 @@ def run(
     The same command again resumes an interrupted run.
     """
     from autotune.job.load import load_job
-    from autotune.job.run_dir import check_run_dir
+    from autotune.job.run_dir import RUNS, check_run_dir
 
     if quiet and json_lines:
         raise InputError("--quiet and --json exclude each other", where="autotune run", expected="one of them")
     spec = load_job(job)
     budget = replace(spec.budget, minutes=minutes or spec.budget.minutes, trials=trials or spec.budget.trials)
     spec = replace(spec, budget=budget)
-    directory = (run_dir or Path("autotune-runs") / spec.name).absolute()
+    directory = (run_dir or RUNS / spec.name).absolute()
     check_run_dir(directory)
     kind = "quiet" if quiet else "json" if json_lines else "auto"
     tools = tools_asked(nsys, ncu)

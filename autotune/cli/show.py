@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autotune.job.run_dir import PROFILE_SUMMARY, RUNS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -14,8 +16,6 @@ if TYPE_CHECKING:
 
     from autotune.results import Result
 
-RUNS = Path("autotune-runs")
-PROFILE = "summary.json"  # of a directory that `autotune profile` made
 ORDER = ["closing", "gains", "summary", "findings", "operators", "trials"]  # of the parts, as on the page
 TITLES = {"summary": "Performance summary", "findings": "Findings", "trials": "What was tried"}  # of parts that do not begin with one
 
@@ -67,7 +67,7 @@ def find_result(run: str) -> Path:
     directory = next((d for d in (given, RUNS / run) if d.is_dir()), None)
     if directory is not None and (directory / FILE_NAME).is_file():
         return directory / FILE_NAME
-    if directory is not None and (directory / PROFILE).is_file():
+    if directory is not None and (directory / PROFILE_SUMMARY).is_file():
         raise InputError(
             "this is a profile, in which nothing was tuned", where=str(directory), expected="a run's directory",
             remedy=f"its page is {directory / 'profile.html'}; `autotune run JOB.yaml` tunes the job",

@@ -10,13 +10,13 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from autotune.errors import InputError
 from autotune.export.tuned import FILE_NAME, TUNED_SCHEMA_VERSION, Footprint, Provenance, TunedConfig, TunedKnob
 from autotune.job.mistakes import Mistake, nearest, to_error
+from autotune.job.run_dir import PROFILE_SUMMARY, RUNS
 from autotune.job.yaml_lines import Document, Place, YamlMistake, parse_yaml, read_text, read_yaml
 from autotune.results import Interval
 from autotune_spaces.codec import decode
 from autotune_spaces.knobs import create, names
 from autotune_spaces.sites import JobSites
 
-RUNS = Path("autotune-runs")
 KEYS = ("schema_version", "name", "command", "workdir", "env", "env_from_launch", "knobs", "provenance")
 KNOB_KEYS = ("value", "was", "gain", "options")
 INTERVAL_KEYS = ("estimate", "low", "high")
@@ -35,7 +35,7 @@ def find_tuned(path: Path) -> Path:
     inside = path / FILE_NAME
     if inside.is_file():
         return inside
-    if (path / "summary.json").is_file():
+    if (path / PROFILE_SUMMARY).is_file():
         raise InputError("this is a profile, in which nothing was tuned", where=str(path), expected=f"a finished run's directory, or a {FILE_NAME}",
                          remedy="`autotune run job.yaml` tunes the job")  # fmt: skip
     unfinished = (path / "journal.jsonl").is_file()

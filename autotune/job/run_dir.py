@@ -1,4 +1,4 @@
-"""Can a run be recorded there?"""
+"""Where runs lie, what tells their directories apart, and whether one can be recorded there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 from autotune.errors import InputError
 
+RUNS = Path("autotune-runs")  # in the current directory
+PROFILE_SUMMARY = "summary.json"  # in a directory that `autotune profile` made, and in no other
 MIN_FREE_MIB = 64  # journal, logs and two traces of a small run
 
 

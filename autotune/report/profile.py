@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.explain.records import Side
+from autotune.job.run_dir import PROFILE_SUMMARY
 from autotune.report import story, words
 from autotune.report.closing import PLAIN_WIDTH, time_section
 from autotune.report.findings import print_findings
@@ -23,7 +24,7 @@ from autotune.report.written import written_lines
 from autotune.results import Interval, LossVerdict, Profile, Result
 from autotune_trials.paths import publish
 
-PAGE, SUMMARY = "profile.html", "summary.json"
+PAGE = "profile.html"
 TOP_OPERATORS = 5
 OPEN_WITH = "ui.perfetto.dev or chrome://tracing"
 
@@ -48,7 +49,7 @@ def write_profile(profile: Profile, directory: Path) -> None:
     from autotune.report.result_file import finite
     from autotune_spaces.codec import encode
 
-    publish(directory / SUMMARY, json.dumps(finite(encode(profile)), indent=2, default=str, allow_nan=False) + "\n")
+    publish(directory / PROFILE_SUMMARY, json.dumps(finite(encode(profile)), indent=2, default=str, allow_nan=False) + "\n")
     page = render(as_result(profile), directory, "profile.html.j2", title=headline(profile), setting=setting_words(profile),
                   no_effect=no_effect(profile), files=files(profile))  # fmt: skip
     publish(directory / PAGE, page)
@@ -73,7 +74,7 @@ def no_effect(profile: Profile) -> list[str]:
 
 def files(profile: Profile) -> list[tuple[str, str]]:
     """(path within the directory, what it is) of everything a person would open."""
-    found = [(PAGE, "this screen and more, as a page"), (SUMMARY, "all figures, for programs")]
+    found = [(PAGE, "this screen and more, as a page"), (PROFILE_SUMMARY, "all figures, for programs")]
     for side in profile.explanation.sides.values():
         found += [(side.trace, f"timeline: open it in {OPEN_WITH}"), (side.stacks, "timeline with Python frames"), (side.table, "every operator"),
                   (side.nsight, "for nsys-ui"), (side.ncu, "for ncu-ui")]  # fmt: skip

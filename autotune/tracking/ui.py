@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 from autotune.errors import InputError
+from autotune.job.run_dir import RUNS
 from autotune.secrets import MASK
 from autotune.tracking.stores import EXPECTED, Store, mlflow_installed, resolve
 from autotune.tracking.sync import target_of
 
-RUNS = Path("autotune-runs")
 PORTS_TRIED = 20
 
 

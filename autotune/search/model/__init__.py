@@ -1,0 +1,21 @@
+"""The search model: every block of a live session informs every knob.
+
+    knobs.py       what is searched, what is proposed, what is answered: frozen records
+    columns.py     configurations as rows of a design matrix; which knob means something when
+    regression.py  Bayesian linear regression of log cost; bursts clipped, block noise by likelihood
+    draws.py       the fastest configuration under each of many draws of the coefficients
+    evidence.py    the blocks so far, and what they make of the knobs: posterior, noise, leader
+    looks.py       values never tried: in which order, and which need no look
+    plots.py       blocks that run one after another
+    judgement.py   what a change is worth under spike-and-slab
+    answers.py     which knobs of the leader are kept, and what a search may still gain
+    compiling.py   when a compiled graph is worth its start-up
+    search.py      ModelSearch: asked for the next plot, told every block      <- start here
+
+Functions of numbers: no files, no clock, no torch.
+"""
+
+from autotune.search.model.knobs import Answer, KnobVerdict, Plot, SearchKnob
+from autotune.search.model.search import ModelSearch
+
+__all__ = ["Answer", "KnobVerdict", "ModelSearch", "Plot", "SearchKnob"]

@@ -1,0 +1,93 @@
+"""The leader without what is not worth its price, and what a search could still gain on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.search.model.evidence import Belief, Evidence
+from autotune.search.model.judgement import worth
+from autotune.search.model.knobs import Answer, KnobVerdict
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Judge:
+    """Spike-and-slab over the posterior of a search.
+
+    Args:
+        live_error: standard deviation by which a live session is off, beside what its blocks say.
+    """
+
+    def __init__(self, evidence: Evidence, live_error: float) -> None:
+        self.evidence, self.live_error = evidence, live_error
+
+    def price(self, belief: Belief, k: int, v: int) -> float:
+        """Of a value that is not the job's own; the compiled knob's start-up included."""
+        evidence = self.evidence
+        if v == evidence.columns.default[k]:
+            return 0.0
+        price = evidence.columns.knobs[k].price
+        if k == evidence.compiled:
+            plain = belief.leader.copy()
+            plain[k] = evidence.columns.default[k]
+            price += float(evidence.toll(belief.gain(plain, evidence.columns.default)[0])[k, v])
+        return price
+
+    def answer(self, belief: Belief) -> tuple[np.ndarray, list[KnobVerdict]]:
+        """Index vector of what is kept; every knob of the leader with its verdict, dropped ones first."""
+        columns, index = self.evidence.columns, belief.leader.copy()
+        dropped: list[KnobVerdict] = []
+        while True:
+            verdicts = {k: self._verdict(belief, index, k) for k in range(len(index)) if index[k] != columns.default[k]}
+            worst = min(verdicts, key=lambda k: verdicts[k].expected - verdicts[k].price, default=None)
+            if worst is None or verdicts[worst].kept:
+                return index, dropped + list(verdicts.values())
+            dropped.append(verdicts[worst])
+            index = self._with(index, worst, int(columns.default[worst]))
+
+    def open_regret(self, belief: Belief, index: np.ndarray) -> np.ndarray:
+        """For each knob what its best single change of ``index`` may still gain beyond its price."""
+        import numpy as np
+
+        columns, evidence = self.evidence.columns, self.evidence
+        # The compiled knob is bought where it promises something, see compiling.py.
+        changes = [
+            (k, int(v))
+            for k, v in np.argwhere(evidence.allowed)
+            if v != index[k] and k != evidence.compiled
+        ]
+        regret = np.zeros(len(index))
+        if not changes:
+            return regret
+        changed = np.tile(index, (len(changes), 1))
+        changed[np.arange(len(changes)), [k for k, _ in changes]] = [v for _, v in changes]
+        changed = columns.settle(changed)
+        gains, sds, priors = belief.gains(changed, index)
+        for (k, v), same, gain, sd, prior in zip(
+            changes, (changed == index).all(axis=1), gains, sds, priors, strict=True
+        ):
+            if not same:
+                price = self.price(belief, k, v) - self.price(belief, k, int(index[k]))
+                beyond = worth(float(gain), float(sd), float(prior), self.live_error).beyond(price)
+                regret[k] = max(regret[k], beyond)
+        return regret
+
+    def as_answer(self, belief: Belief) -> Answer:
+        columns = self.evidence.columns
+        index, verdicts = self.answer(belief)
+        gain, sd, _ = belief.gain(index, columns.default)
+        return Answer(columns.decode(index), gain, sd, tuple(verdicts))
+
+    def _verdict(self, belief: Belief, index: np.ndarray, k: int) -> KnobVerdict:
+        columns = self.evidence.columns
+        less = self._with(index, k, int(columns.default[k]))
+        gain, sd, prior = belief.gain(index, less)
+        expected = worth(gain, sd, prior, self.live_error).expected
+        price, knob = self.price(belief, k, int(index[k])), columns.knobs[k]
+        return KnobVerdict(knob.name, knob.values[index[k]], gain, sd, expected, price, expected > price)
+
+    def _with(self, index: np.ndarray, k: int, v: int) -> np.ndarray:
+        changed = index.copy()
+        changed[k] = v
+        return self.evidence.columns.settle(changed[None, :])[0]

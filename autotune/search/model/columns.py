@@ -1,0 +1,153 @@
+"""Configurations as rows of a design matrix.
+
+    column 0          the baseline's level
+    one a value       of each knob other than the job's own: its main effect
+    one a known pair  where both are changed: what they give beyond their sum, with a tight prior
+
+A configuration is an index vector in between: for each knob the place of its value, the default's where
+it is not set. A conditional knob counts only where it means something; which those are is asked of
+``normalise``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.search.model.knobs import SearchKnob
+from autotune_spaces.base import Config
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAIN_SD = 0.15  # of a value's effect on log cost
+LOADER_SD = 0.5  # of a loader knob's where the loader is the bottleneck: 20x was seen
+BASELINE_SD = 0.5
+PAIR_SD = 0.02
+# Pairs that are known not to be additive, by name; the loader's with compute come on top where it binds.
+PAIRS = (("amp_dtype", "compile_mode"), ("amp_dtype", "channels_last"))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A column that is 1 where knob ``a`` has a value of ``in_a`` and knob ``b`` one of ``in_b``."""
+
+    a: int
+    in_a: tuple[bool, ...]  # by the place of the value; as long as the longest domain
+    b: int
+    in_b: tuple[bool, ...]
+
+
+class Columns:
+    """The coding of one search's configurations."""
+
+    def __init__(
+        self, knobs: Sequence[SearchKnob], normalise: Callable[[Config], Config], bottleneck: str
+    ) -> None:
+        import numpy as np
+
+        self.knobs, self.normalise = tuple(knobs), normalise
+        self.place = {knob.name: k for k, knob in enumerate(self.knobs)}
+        self.default = np.array([knob.default_index for knob in self.knobs])
+        self.most = max(len(knob.values) for knob in self.knobs)
+        self.column = np.full((len(self.knobs), self.most), -1)  # of a value's effect; -1: none
+        prior = [BASELINE_SD]
+        for k, knob in enumerate(self.knobs):
+            for v in range(len(knob.values)):
+                if v != self.default[k]:
+                    self.column[k, v] = len(prior)
+                    prior.append(LOADER_SD if knob.loader and bottleneck == "loader" else MAIN_SD)
+        self.mains = len(prior)
+        self.pairs = _known_pairs(self.knobs, bottleneck, self.most)
+        self.in_a = np.array([pair.in_a for pair in self.pairs], dtype=bool)
+        self.in_b = np.array([pair.in_b for pair in self.pairs], dtype=bool)
+        self.prior_sd = np.array(prior + [PAIR_SD] * len(self.pairs))
+        self.conditions = [self._conditions_of(k) for k in range(len(self.knobs))]
+
+    def encode(self, config: Config) -> np.ndarray:
+        """Index vector of ``config``."""
+        index = self.default.copy()
+        for name, value in config.items():
+            k = self.place[name]
+            index[k] = self.knobs[k].index(value)
+        return index
+
+    def decode(self, index: np.ndarray) -> dict:
+        """What differs from the job's own, normalised."""
+        config = {
+            knob.name: knob.values[index[k]]
+            for k, knob in enumerate(self.knobs)
+            if index[k] != self.default[k]
+        }
+        return dict(self.normalise(config))
+
+    def rows(self, indices: np.ndarray) -> np.ndarray:
+        """Design matrix of index vectors, one below the other."""
+        import numpy as np
+
+        n, count = len(indices), len(self.prior_sd)
+        x = np.zeros((n, count + 1))  # the last one takes what has no column, and goes
+        x[np.arange(n)[:, None], self.column[np.arange(len(self.knobs)), indices]] = 1.0
+        x[:, 0] = 1.0
+        if self.pairs:
+            places = np.arange(len(self.pairs))
+            a, b = indices[:, [p.a for p in self.pairs]], indices[:, [p.b for p in self.pairs]]
+            x[:, self.mains : count] = self.in_a[places, a] & self.in_b[places, b]
+        return x[:, :count]
+
+    def row(self, index: np.ndarray) -> np.ndarray:
+        return self.rows(index[None, :])[0]
+
+    def settle(self, indices: np.ndarray) -> np.ndarray:
+        """Index vectors with every knob that means nothing there at its default."""
+        import numpy as np
+
+        out = indices.copy()
+        for k, conditions in enumerate(self.conditions):
+            for j, means_something in conditions:
+                out[:, k] = np.where(means_something[out[:, j]], out[:, k], self.default[k])
+        return out
+
+    def _conditions_of(self, k: int) -> list[tuple[int, np.ndarray]]:
+        """(other knob, for each of its values: does knob ``k`` mean anything beside it)."""
+        import numpy as np
+
+        knob = self.knobs[k]
+        value = next((v for v in knob.values if v is not knob.default and v != knob.default), None)
+        if value is None:
+            return []
+        found = []
+        for j, other in enumerate(self.knobs):
+            if j == k:
+                continue
+            meaning = [knob.name in self.normalise({other.name: v, knob.name: value}) for v in other.values]
+            if any(meaning) and not all(meaning):
+                found.append((j, np.array(meaning + [False] * (self.most - len(meaning)))))
+        return found
+
+
+def _known_pairs(knobs: Sequence[SearchKnob], bottleneck: str, most: int) -> list[Pair]:
+    names = [knob.name for knob in knobs]
+    pairs = []
+    for first, second in PAIRS:
+        if first in names and second in names:
+            a, b = names.index(first), names.index(second)
+            for i in _changed(knobs[a]):
+                pairs += [Pair(a, _only(i, most), b, _only(j, most)) for j in _changed(knobs[b])]
+    if bottleneck == "loader" and "num_workers" in names:
+        # One column a compute value for all counts of workers: what compute gives behind another loader.
+        a = names.index("num_workers")
+        other = tuple(i in _changed(knobs[a]) for i in range(most))
+        for b, knob in enumerate(knobs):
+            if not knob.loader:
+                pairs += [Pair(a, other, b, _only(j, most)) for j in _changed(knob)]
+    return pairs
+
+
+def _changed(knob: SearchKnob) -> list[int]:
+    return [i for i in range(len(knob.values)) if i != knob.default_index]
+
+
+def _only(index: int, most: int) -> tuple[bool, ...]:
+    return tuple(i == index for i in range(most))

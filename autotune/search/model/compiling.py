@@ -1,0 +1,90 @@
+"""When a compiled graph is bought, and how long a plot stays on it.
+
+Compiling takes longer than everything else that is tried, and what is part of a graph cannot be flipped
+on it. So it is bought on the leader, once the knobs of the graph are mostly settled or 30 % of the time
+is gone; and again where a new graph promises more than a hundredth. What it costs at start counts as if
+it were spread over the planned steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from autotune.search.model.answers import Judge
+from autotune.search.model.evidence import Belief
+from autotune.search.model.judgement import SLAB_SD, Worth
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SETTLED = 0.006  # what the knobs of the graph may still gain together when it is bought
+LATEST_SHARE = 0.3  # of the search's time
+DEAREST = 0.35  # a start-up may cost this share of the time that is left, not more
+STAY = 40  # blocks that are measured on a graph once it is there
+
+
+class Compiling:
+    """Decides on the compiled knob, if there is one."""
+
+    def __init__(self, judge: Judge, start_up_s: Mapping[int, float], gain_needed: float) -> None:
+        self.judge, self.evidence = judge, judge.evidence
+        self._start_up_s, self._gain_needed = start_up_s, gain_needed
+
+    def purchase(
+        self, belief: Belief, regret: np.ndarray, *, elapsed_share: float, seconds_left: float
+    ) -> np.ndarray | None:
+        """The leader with the compiled value that promises most, if it is time to try it."""
+        evidence, c = self.evidence, self.evidence.compiled
+        if c is None:
+            return None
+        if regret[list(evidence.graph)].sum() > SETTLED and elapsed_share < LATEST_SHARE:
+            return None
+        best, best_promise = None, self._gain_needed
+        for v in range(len(evidence.columns.knobs[c].values)):
+            if v == evidence.columns.default[c] or evidence.excluded[c, v]:
+                continue
+            if self._start_up_s.get(v, 0.0) > DEAREST * seconds_left:
+                continue
+            index = belief.leader.copy()
+            index[c] = v
+            if (evidence.unbarred(index) != index).any() or evidence.graph_of(index) in evidence.bought():
+                continue
+            promise = self._promise(belief, index, v)
+            if promise > best_promise:
+                best, best_promise = index, promise
+        return best
+
+    def stays(self, belief: Belief, regret: np.ndarray) -> np.ndarray | None:
+        """The configuration whose graph the next plot keeps; None: the next plot runs without compile."""
+        evidence, c = self.evidence, self.evidence.compiled
+        if c is None or not len(evidence):
+            return None
+        now = evidence.graph_of(evidence.indices[-1])
+        if now is None or evidence.excluded[c, now[0]]:
+            return None
+        index = belief.leader.copy()
+        index[c] = now[0]
+        for k, v in zip(evidence.graph, now[1:], strict=True):
+            index[k] = v
+        blocks = sum(evidence.graph_of(i) == now for i in evidence.indices)
+        settled = regret[list(evidence.graph)].sum() < SETTLED and evidence.graph_of(belief.leader) == now
+        return index if blocks < STAY or settled else None
+
+    def _promise(self, belief: Belief, index: np.ndarray, v: int) -> float:
+        """Expected gain over what is there already, uncompiled or on a graph that was bought."""
+        evidence, c = self.evidence, self.evidence.compiled
+        assert c is not None
+        price = self.judge.price(belief, c, v)
+        plain = index.copy()
+        plain[c] = evidence.columns.default[c]
+        if not evidence.tried[c, v]:
+            return Worth(1.0, 0.0, SLAB_SD).beyond(price)  # a compiled model is never quite the same
+        gains = [belief.gain(index, plain)[0] - price]
+        for bought in evidence.bought():
+            if bought[0] == v:
+                other = index.copy()
+                for k, u in zip(evidence.graph, bought[1:], strict=True):
+                    other[k] = u
+                gains.append(belief.gain(index, other)[0])
+        return min(gains)

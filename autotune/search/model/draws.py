@@ -1,0 +1,82 @@
+"""The fastest configuration under given coefficients: coordinate descent over knobs, all draws at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.search.model.columns import Columns
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SWEEPS = 4
+
+
+def fastest(
+    columns: Columns,
+    coefficients: np.ndarray,
+    allowed: np.ndarray,
+    start: np.ndarray,
+    *,
+    toll: np.ndarray | None = None,
+    fixed: frozenset[int] = frozenset(),
+) -> np.ndarray:
+    """Index vectors, one for each row of ``coefficients``.
+
+    Args:
+        allowed: (knob, value) -> may it be taken.
+        start: index vector from which the descent starts.
+        toll: (knob, value) -> log cost on top of its effect.
+        fixed: knobs that stay as in ``start``.
+    """
+    import numpy as np
+
+    count, knobs = len(coefficients), len(columns.knobs)
+    effects = np.where(columns.column >= 0, coefficients[:, np.maximum(columns.column, 0)], 0.0)
+    if toll is not None:
+        effects = effects + toll
+    effects = np.where(allowed, effects, np.inf)
+    index = np.tile(start, (count, 1))
+    every = np.arange(count)
+    dependents = _dependents(columns)
+    of_knob = _pairs_of(columns)
+    for _ in range(SWEEPS):
+        before = index.copy()
+        for k in range(knobs):
+            if k in fixed:
+                continue
+            cost = effects[:, k, :].copy()
+            for p, mine, other, theirs in of_knob[k]:
+                cost += (coefficients[:, p] * theirs[index[:, other]])[:, None] * mine
+            if columns.conditions[k]:  # where it means nothing any value costs the same
+                active: np.ndarray = np.ones(count, dtype=bool)
+                for j, means_something in columns.conditions[k]:
+                    active &= means_something[index[:, j]]
+                cost[~active] = np.where(allowed[k], 0.0, np.inf)
+            for j, means_something in dependents[k]:
+                cost += means_something * effects[every, j, index[:, j]][:, None]
+            best = cost.argmin(axis=1)
+            better = cost[every, best] < cost[every, index[:, k]] - 1e-12
+            index[:, k] = np.where(better, best, index[:, k])
+        if (index == before).all():
+            break
+    return columns.settle(index)
+
+
+def _dependents(columns: Columns) -> list[list[tuple[int, np.ndarray]]]:
+    """For each knob those that mean something only beside some of its values."""
+    found: list[list[tuple[int, np.ndarray]]] = [[] for _ in columns.knobs]
+    for k, conditions in enumerate(columns.conditions):
+        for j, means_something in conditions:
+            found[j].append((k, means_something))
+    return found
+
+
+def _pairs_of(columns: Columns) -> list[list[tuple[int, np.ndarray, int, np.ndarray]]]:
+    """For each knob its pairs: coefficient, own values that count, the other knob, its values that count."""
+    found: list[list[tuple[int, np.ndarray, int, np.ndarray]]] = [[] for _ in columns.knobs]
+    in_a, in_b = columns.in_a.astype(float), columns.in_b.astype(float)
+    for p, pair in enumerate(columns.pairs):
+        found[pair.a].append((columns.mains + p, in_a[p], pair.b, in_b[p]))
+        found[pair.b].append((columns.mains + p, in_b[p], pair.a, in_a[p]))
+    return found

@@ -1,0 +1,229 @@
+"""What was measured, and what it makes of the knobs: rows in, posterior and leader out.
+
+Rows are kept, not posteriors: all of them are filtered again when the noise is refitted or the leader
+changes, because a block counts the less the more strong effects lie between it and the leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from autotune.search.model import regression
+from autotune.search.model.columns import Columns
+from autotune.search.model.draws import fastest
+from autotune_spaces.base import Config
+
+if TYPE_CHECKING:
+    import numpy as np
+
+STRONG = 0.05  # log cost; a smaller effect is no reason to doubt what was measured beside it
+DISCOUNT = 0.15  # of the strong effects between a block and the leader: effects are not quite additive
+LOADER_DISCOUNT = 0.7  # of a loader knob's where the loader binds: compute behind another loader shows little
+FIRST_REFIT = 12  # blocks before the noise is fitted; again at sqrt(2) times as many
+CENTRES = 4  # fits until the leader is the one the discount is centred on
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What is known at one moment."""
+
+    columns: Columns
+    posterior: regression.Posterior
+    leader: np.ndarray  # index vector
+    noise: float
+
+    def gain(self, index: np.ndarray, over: np.ndarray) -> tuple[float, float, float]:
+        """log(cost of ``over`` / cost of ``index``): mean, sd, and the sd before any block."""
+        return self.posterior.of(self.columns.row(over) - self.columns.row(index))
+
+    def gains(self, indices: np.ndarray, over: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The same of many index vectors."""
+        import numpy as np
+
+        contrasts = self.columns.row(over) - self.columns.rows(indices)
+        variance = ((contrasts @ self.posterior.covariance) * contrasts).sum(axis=1)
+        prior = np.sqrt(contrasts**2 @ self.posterior.prior_sd**2)
+        return contrasts @ self.posterior.mean, np.sqrt(np.maximum(variance, 0.0)), prior
+
+
+class Evidence:
+    """Blocks so far, what failed, what may not be proposed.
+
+    Args:
+        first_noise: standard deviation of a block's log cost, as seen before the search.
+        toll_s: value of the compiled knob -> its start-up, in shares of the whole planned job.
+    """
+
+    def __init__(
+        self, columns: Columns, bottleneck: str, first_noise: float, start_up_share: Mapping[int, float]
+    ) -> None:
+        import numpy as np
+
+        self.columns, self.first_noise, self._start_up = columns, first_noise, start_up_share
+        self.compiled = next((k for k, knob in enumerate(columns.knobs) if knob.compiled), None)
+        self.graph = tuple(k for k, knob in enumerate(columns.knobs) if knob.in_graph)
+        self.indices: list[np.ndarray] = []
+        self.log_costs: list[float] = []
+        self.weights: list[float] = []
+        shape = (len(columns.knobs), columns.most)
+        self.tried: np.ndarray = np.zeros(shape, dtype=bool)
+        self.tried[np.arange(shape[0]), columns.default] = True
+        self.excluded: np.ndarray = np.zeros(shape, dtype=bool)
+        for k, knob in enumerate(columns.knobs):
+            self.excluded[k, len(knob.values) :] = True
+        self.barred: list[dict[int, int]] = []  # values that fail together
+        self._rate = np.array(
+            [LOADER_DISCOUNT if k.loader and bottleneck == "loader" else DISCOUNT for k in columns.knobs]
+        )
+        self._noise: tuple[int, float] = (0, first_noise)
+        self._belief: Belief | None = None
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def add(self, config: Config, log_cost: float, weight: float) -> None:
+        import numpy as np
+
+        index = self.columns.encode(config)
+        self.indices.append(index)
+        self.log_costs.append(log_cost)
+        self.weights.append(weight)
+        self.tried[np.arange(len(index)), index] = True
+        self._belief = None
+
+    def exclude(self, knob: int, value: int) -> None:
+        self.excluded[knob, value] = True
+        self._belief = None
+
+    def bar(self, values: dict[int, int]) -> None:
+        self.barred.append(values)
+        self._belief = None
+
+    @property
+    def allowed(self) -> np.ndarray:
+        """(knob, value) -> may be proposed, and was measured well."""
+        return self.tried & ~self.excluded
+
+    @cached_property
+    def _default_row(self) -> np.ndarray:
+        return self.columns.row(self.columns.default)
+
+    def graph_of(self, index: np.ndarray) -> tuple[int, ...] | None:
+        """Which compiled graph a configuration runs; None: not compiled."""
+        if self.compiled is None or index[self.compiled] == self.columns.default[self.compiled]:
+            return None
+        return (int(index[self.compiled]), *(int(index[k]) for k in self.graph))
+
+    def bought(self) -> set[tuple[int, ...]]:
+        return {graph for graph in map(self.graph_of, self.indices) if graph is not None}
+
+    def unbarred(self, index: np.ndarray, belief_mean: np.ndarray | None = None) -> np.ndarray:
+        """``index`` without what is known to fail together: the value that gives less goes."""
+        import numpy as np
+
+        index = index.copy()
+        for bar in self.barred:
+            if all(index[k] == v for k, v in bar.items()):
+                changed = [k for k, v in bar.items() if v != self.columns.default[k]]
+                effects = np.zeros(len(changed))
+                if belief_mean is not None:
+                    effects = np.array([belief_mean[self.columns.column[k, index[k]]] for k in changed])
+                k = changed[int(effects.argmax())]
+                index[k] = self.columns.default[k]
+        return self.columns.settle(index[None, :])[0]
+
+    def toll(self, gain: float) -> np.ndarray:
+        """(knob, value) -> log cost of its start-up, spread over the planned steps at ``gain`` over the baseline."""
+        import numpy as np
+
+        toll = np.zeros(self.tried.shape)
+        if self.compiled is not None:
+            for value, share in self._start_up.items():
+                toll[self.compiled, value] = np.log1p(share * np.exp(gain))
+        return toll
+
+    def belief(self) -> Belief:
+        if self._belief is None:
+            self._belief = self._believe()
+        return self._belief
+
+    def _believe(self) -> Belief:
+        import numpy as np
+
+        columns = self.columns
+        if not self.indices:
+            return Belief(columns, regression.prior_only(columns.prior_sd), columns.default, self.first_noise)
+        indices, weights = np.array(self.indices), np.array(self.weights)
+        x = columns.rows(indices)
+        y = np.array(self.log_costs) - self.log_costs[0]
+        noise = self._fitted_noise(x, y, indices, weights)
+        posterior, leader = self._centred(x, y, indices, noise**2 / weights)
+        return Belief(columns, posterior, leader, noise)
+
+    def _centred(
+        self, x: np.ndarray, y: np.ndarray, indices: np.ndarray, variance: np.ndarray
+    ) -> tuple[regression.Posterior, np.ndarray]:
+        """Fitted with the discount centred on the leader that comes out."""
+        posterior = regression.fit(x, y, variance, self.columns.prior_sd)
+        leader = self._leader(posterior)
+        for _ in range(CENTRES - 1):
+            discount = self._discount(posterior, leader, indices)
+            if not discount.any():
+                break
+            posterior = regression.fit(x, y, variance + discount, self.columns.prior_sd, posterior)
+            centre, leader = leader, self._leader(posterior)
+            if (leader == centre).all():
+                break
+        return posterior, leader
+
+    def _leader(self, posterior: regression.Posterior) -> np.ndarray:
+        """Fastest by posterior mean among what was tried, start-up included."""
+        import numpy as np
+
+        columns, mean, allowed = self.columns, posterior.mean, self.allowed
+        main = np.where(columns.column >= 0, mean[np.maximum(columns.column, 0)], 0.0)
+        boldest = np.where(allowed, main, np.inf).argmin(axis=1)
+        plain = boldest.copy()
+        if self.compiled is not None:
+            plain[self.compiled] = columns.default[self.compiled]
+        gain = posterior.of(self._default_row - columns.row(columns.settle(plain[None, :])[0]))[0]
+        toll = self.toll(gain)
+        found = [
+            fastest(columns, mean[None, :], allowed, start, toll=toll)[0] for start in (columns.default, boldest)
+        ]
+        every = np.arange(len(columns.knobs))
+        costs = [float(columns.row(i) @ mean + toll[every, i].sum()) for i in found]
+        return self.unbarred(found[int(np.argmin(costs))], mean)
+
+    def _discount(self, posterior: regression.Posterior, centre: np.ndarray, indices: np.ndarray) -> np.ndarray:
+        """Variance of each block for the strong effects by which it differs from ``centre``."""
+        import numpy as np
+
+        column = self.columns.column
+        mean = np.where(column >= 0, posterior.mean[np.maximum(column, 0)], 0.0)
+        variance = np.where(column >= 0, np.diag(posterior.covariance)[np.maximum(column, 0)], 0.0)
+        every = np.arange(len(centre))
+        apart = np.abs(mean - mean[every, centre][:, None])
+        sd = np.sqrt(variance + variance[every, centre][:, None])
+        strong = np.where((apart > STRONG) & (apart > 2 * sd), apart, 0.0) * self._rate[:, None]
+        return strong[every[None, :], indices].sum(axis=1) ** 2
+
+    def _fitted_noise(self, x: np.ndarray, y: np.ndarray, indices: np.ndarray, weights: np.ndarray) -> float:
+        """From the first 12, 17, 24, 34, 48 … blocks: the last such number that is there."""
+        count = FIRST_REFIT
+        if len(y) < count:
+            return self.first_noise
+        while round(count * 2**0.5) <= len(y):
+            count = round(count * 2**0.5)
+        if self._noise[0] != count:
+            x, y, indices, weights = x[:count], y[:count], indices[:count], weights[:count]
+            posterior, leader = self._centred(x, y, indices, self.first_noise**2 / weights)
+            discount = self._discount(posterior, leader, indices)
+            fitted = regression.most_likely_noise(
+                x, y, weights, discount, self.columns.prior_sd, self.first_noise, posterior
+            )
+            self._noise = (count, fitted)
+        return self._noise[1]

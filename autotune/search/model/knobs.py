@@ -1,0 +1,89 @@
+"""What the model searches over, what it proposes and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune_spaces.base import Config, Value
+
+
+@dataclass(frozen=True)
+class SearchKnob:
+    """One knob as the model sees it."""
+
+    name: str
+    values: tuple[Value, ...]  # all candidates, from least to most; the default among them
+    default: Value  # the job's own
+    dear: bool = False  # takes seconds to switch: changed only between plots
+    compiled: bool = False  # torch.compile: bought, not sampled
+    in_graph: bool = False  # part of a compiled graph: flipped with compile off
+    loader: bool = False  # acts on the loader, not on compute
+    price: float = 0.005  # log gain that a change must exceed to be kept
+    guess: Value = None  # the value most likely to pay, tried first
+
+    def __post_init__(self) -> None:
+        if not any(same(self.default, v) for v in self.values):
+            raise ValueError(f"{self.name}: {self.values} lacks the default {self.default!r}")
+
+    @property
+    def default_index(self) -> int:
+        return self.index(self.default)
+
+    def index(self, value: Value) -> int:
+        """Raises:
+        ValueError: not one of the candidates.
+        """
+        for i, candidate in enumerate(self.values):
+            if same(candidate, value):
+                return i
+        raise ValueError(f"{self.name}: {value!r} is not one of {self.values}")
+
+    @property
+    def ladder(self) -> bool:
+        """Numbers with neighbours that are alike, too dear to visit all of them."""
+        numbers = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in self.values)
+        return self.dear and numbers and len(self.values) >= 4
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Configurations to be measured one after another in the running job, in this order.
+
+    They agree in all dear knobs and in the compiled graph, so that only the first costs seconds.
+    """
+
+    blocks: tuple[Config, ...]  # only what differs from the job's own; ``{}`` is the baseline
+    purpose: str  # "first look", "sampled", "compile", "leader"
+
+
+@dataclass(frozen=True)
+class KnobVerdict:
+    """What one knob of the leader is worth, beside the rest of the answer at that point."""
+
+    name: str
+    value: Value
+    gain: float  # log(cost without / cost with), posterior mean of the regression
+    sd: float  # of that, without the live error
+    expected: float  # gain under spike-and-slab, live error included: what is held against the price
+    price: float
+    kept: bool
+
+    @property
+    def reason(self) -> str:
+        verb = "worth more than" if self.kept else "not worth"
+        return f"expected {self.expected:+.1%} ({self.gain:+.1%} ± {self.sd:.1%}), {verb} its {self.price:.1%}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The leader without what is not worth its price."""
+
+    config: Config
+    gain: float  # log(baseline cost / cost)
+    sd: float
+    knobs: tuple[KnobVerdict, ...]  # every knob of the leader: what was dropped first, then what is kept
+
+
+def same(a: Value, b: Value) -> bool:
+    """True is not 1 here."""
+    return type(a) is type(b) and a == b

@@ -1,0 +1,106 @@
+"""Every value once: in which order, and which need no look.
+
+Guesses first, knobs in the order of the bottleneck. A ladder (workers 0, 1, 2 … 64) is climbed by
+evidence: neighbours of its best value so far, nothing beyond a value that is clearly worse.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.search.model.evidence import Belief, Evidence
+from autotune.search.model.knobs import SearchKnob
+from autotune.search.seeds import ORDER, guess
+
+if TYPE_CHECKING:
+    import numpy as np
+
+CLEAR_SD, CLEAR = 3.0, 0.02  # worse by so many standard deviations, and by so much
+
+
+class Looks:
+    """What has not been measured yet."""
+
+    def __init__(self, evidence: Evidence, bottleneck: str) -> None:
+        self.evidence, columns = evidence, evidence.columns
+        order = ORDER.get(bottleneck, ORDER["compute"])
+        ranked = sorted(
+            (k for k, knob in enumerate(columns.knobs) if not knob.compiled),
+            key=lambda k: order.index(columns.knobs[k].name) if columns.knobs[k].name in order else len(order),
+        )
+        self._guess = [_guess_of(columns.knobs[k]) if k in ranked else -1 for k in range(len(columns.knobs))]
+        firsts = [(k, self._guess[k]) for k in ranked if self._guess[k] >= 0]
+        rest = [
+            (k, v)
+            for k in ranked
+            for v in reversed(range(len(columns.knobs[k].values)))
+            if v not in (columns.default[k], self._guess[k])
+        ]
+        self._order = firsts + rest
+
+    def open(self, belief: Belief) -> list[tuple[int, int]]:
+        """(knob, value) still to be looked at, in order."""
+        evidence = self.evidence
+        waiting = [
+            (k, v) for k, v in self._order if not evidence.tried[k, v] and not evidence.excluded[k, v]
+        ]
+        return [(k, v) for k, v in waiting if self._needed(belief, k, v)]
+
+    def placed(self, belief: Belief, base: np.ndarray, k: int, v: int) -> np.ndarray | None:
+        """``base`` with that value, and with what it needs to mean anything; None: not to be had."""
+        index = base.copy()
+        index[k] = v
+        for j, means_something in self.evidence.columns.conditions[k]:
+            if means_something[index[j]]:
+                continue
+            ways = [u for u in range(len(means_something)) if means_something[u] and self.evidence.allowed[j, u]]
+            if not ways:
+                return None
+            index[j] = min(ways, key=lambda u: self._cost(belief, j, u))
+        return index
+
+    def _needed(self, belief: Belief, k: int, v: int) -> bool:
+        for j, means_something in self.evidence.columns.conditions[k]:
+            ways = [u for u in range(len(means_something)) if means_something[u] and self.evidence.allowed[j, u]]
+            if not ways or all(self._clearly_worse(belief, j, u) for u in ways):
+                return False
+        if not self.evidence.columns.knobs[k].ladder or not self.evidence.tried[k, self._guess[k]]:
+            return True
+        return self._next_to_best(belief, k, v)
+
+    def _next_to_best(self, belief: Belief, k: int, v: int) -> bool:
+        """Is ``v`` the nearest open step from the ladder's best, with nothing clearly worse in between."""
+        best = min(
+            (u for u in range(len(self.evidence.columns.knobs[k].values)) if self.evidence.allowed[k, u]),
+            key=lambda u: self._cost(belief, k, u),
+        )
+        step = 1 if v > best else -1
+        for u in range(best + step, v, step):
+            if not self.evidence.tried[k, u] and not self.evidence.excluded[k, u]:
+                return False  # a nearer one first
+            if self.evidence.excluded[k, u] or self._worse(belief, k, u, best):
+                return False
+        return True
+
+    def _clearly_worse(self, belief: Belief, k: int, v: int) -> bool:
+        return self._worse(belief, k, v, int(belief.leader[k]))
+
+    def _worse(self, belief: Belief, k: int, v: int, than: int) -> bool:
+        if v == than:
+            return False
+        index, other = belief.leader.copy(), belief.leader.copy()
+        index[k], other[k] = v, than
+        gain, sd, _ = belief.gain(index, other)
+        return -gain > max(CLEAR, CLEAR_SD * sd)
+
+    def _cost(self, belief: Belief, k: int, v: int) -> float:
+        column = belief.columns.column[k, v]
+        return float(belief.posterior.mean[column]) if column >= 0 else 0.0
+
+
+def _guess_of(knob: SearchKnob) -> int:
+    if len(knob.values) < 2:
+        return -1
+    if knob.guess is not None and knob.index(knob.guess) != knob.default_index:
+        return knob.index(knob.guess)
+    return knob.index(guess(knob.name, knob.values, knob.default))

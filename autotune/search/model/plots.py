@@ -1,0 +1,144 @@
+"""Blocks that are measured one after another: one choice of the dear knobs, the cheap ones alternating."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.search.model.draws import fastest
+from autotune.search.model.evidence import Belief, Evidence
+from autotune.search.model.looks import Looks
+
+if TYPE_CHECKING:
+    import numpy as np
+
+PLOT_S, MOST_BLOCKS, FEWEST_BLOCKS = 5.0, 16, 4
+DEAR_LOOK_BLOCKS = 4  # of a dear value that is new: it may be hopeless
+DOUBT_SD, DOUBT = 3.5, 0.01  # a knob is settled when its gain is beyond this
+
+
+class Plots:
+    """Makes the index vectors of one plot, in the order in which they run."""
+
+    def __init__(self, evidence: Evidence, looks: Looks) -> None:
+        self.evidence, self.looks = evidence, looks
+        knobs = evidence.columns.knobs
+        self.dear = frozenset(k for k, knob in enumerate(knobs) if knob.dear and not knob.compiled)
+        self.locked = frozenset(evidence.graph) | (
+            frozenset() if evidence.compiled is None else frozenset({evidence.compiled})
+        )
+
+    def first_look(
+        self, belief: Belief, waiting: list[tuple[int, int]], blocks: int, rng: np.random.Generator
+    ) -> list[np.ndarray]:
+        """The next values that were never tried: one dear one, or a plot full of cheap ones.
+
+        Each on top of a configuration that was measured well before, so that what fails is known by name.
+        """
+        columns = self.evidence.columns
+        base = self._fastest_measured(belief)
+        k, v = waiting[0]
+        placed = self.looks.placed(belief, base, k, v)
+        if placed is None:
+            return []
+        if not self._alike(placed, base, self.dear):
+            fixed = self.dear | self._compiled() | {k}
+            return [placed, *self._drawn(belief, placed, fixed, min(blocks, DEAR_LOOK_BLOCKS) - 1, rng)]
+        leader = self._uncompiled(belief.leader)
+        if self._alike(leader, base, self.dear):
+            base = leader  # its parts are known; it comes first and is known then
+        plot = [columns.default] if self._alike(base, columns.default, self.dear) else []
+        for k, v in [(k, v) for k, v in waiting if k not in self.dear]:
+            placed = self.looks.placed(belief, base, k, v)
+            if placed is not None and self._alike(placed, base, self.dear):
+                plot.append(self.evidence.unbarred(placed))
+        del plot[max(1, blocks - 1) :]
+        return [base, *(plot[i] for i in rng.permutation(len(plot)))]
+
+    def sampled(
+        self, belief: Belief, on_graph: np.ndarray | None, blocks: int, rng: np.random.Generator
+    ) -> list[np.ndarray]:
+        """Thompson sampling: the dear knobs by one draw, the others by one a block."""
+        start, locked = self._start(belief, on_graph)
+        dear = self._drawn(belief, start, locked, 1, rng)[0]
+        plot = self._drawn(belief, dear, locked | self.dear, blocks, rng)
+        default = self.evidence.columns.default
+        if on_graph is None and self._alike(dear, default, self.dear) and rng.random() < 0.5:
+            plot[0] = default
+        return [plot[i] for i in rng.permutation(len(plot))]
+
+    def around_leader(
+        self, belief: Belief, on_graph: np.ndarray | None, blocks: int, rng: np.random.Generator
+    ) -> list[np.ndarray]:
+        """The leader's doubtful knobs, each given back with probability one half in each block."""
+        start, locked = self._start(belief, on_graph)
+        columns, base = self.evidence.columns, start.copy()
+        doubtful = [k for k in range(len(start)) if k not in locked and self._doubtful(belief, k)]
+        for k in doubtful:
+            if k in self.dear and rng.random() < 0.5:
+                base[k] = columns.default[k]
+        plot = []
+        for _ in range(blocks):
+            index = base.copy()
+            for k in doubtful:
+                if k not in self.dear and rng.random() < 0.5:
+                    index[k] = columns.default[k]
+            plot.append(self.evidence.unbarred(columns.settle(index[None, :])[0]))
+        return plot
+
+    def on_new_graph(
+        self, belief: Belief, index: np.ndarray, blocks: int, rng: np.random.Generator
+    ) -> list[np.ndarray]:
+        """The leader compiled, then what is no part of the graph drawn on top."""
+        return [index, *self._drawn(belief, index, self.dear | self.locked, blocks - 1, rng)]
+
+    def _start(self, belief: Belief, on_graph: np.ndarray | None) -> tuple[np.ndarray, frozenset[int]]:
+        if on_graph is None:
+            return self._uncompiled(belief.leader), self._compiled()
+        return on_graph, self.locked
+
+    def _drawn(
+        self, belief: Belief, start: np.ndarray, fixed: frozenset[int], count: int, rng: np.random.Generator
+    ) -> list[np.ndarray]:
+        if count <= 0:
+            return []
+        coefficients = belief.posterior.draws(count, rng)
+        found = fastest(self.evidence.columns, coefficients, self.evidence.allowed, start, fixed=fixed)
+        return [self.evidence.unbarred(index) for index in found]
+
+    def _fastest_measured(self, belief: Belief) -> np.ndarray:
+        """Of the configurations that were measured without compile, and may be again."""
+        import numpy as np
+
+        evidence, default = self.evidence, self.evidence.columns.default
+        every = np.arange(len(default))
+        known = np.array([default, *(i for i in evidence.indices if evidence.graph_of(i) is None)])
+        known = known[evidence.allowed[every, known].all(axis=1)]
+        return known[int(belief.gains(known, default)[0].argmax())]
+
+    def _doubtful(self, belief: Belief, k: int) -> bool:
+        default = int(self.evidence.columns.default[k])
+        if belief.leader[k] == default:
+            return False
+        less = belief.leader.copy()
+        less[k] = default
+        gain, sd, _ = belief.gain(belief.leader, self.evidence.columns.settle(less[None, :])[0])
+        return gain < DOUBT_SD * sd + DOUBT
+
+    def _uncompiled(self, index: np.ndarray) -> np.ndarray:
+        index = index.copy()
+        if self.evidence.compiled is not None:
+            index[self.evidence.compiled] = self.evidence.columns.default[self.evidence.compiled]
+        return index
+
+    def _compiled(self) -> frozenset[int]:
+        return frozenset() if self.evidence.compiled is None else frozenset({self.evidence.compiled})
+
+    def _alike(self, a: np.ndarray, b: np.ndarray, knobs: frozenset[int]) -> bool:
+        return all(a[k] == b[k] for k in knobs)
+
+
+def blocks_of(block_s: float, seconds_left: float, switch_s: float) -> int:
+    """How many blocks the next plot has: about five seconds, more than the switch before it takes."""
+    wanted = max(PLOT_S, switch_s) / max(block_s, 1e-9)
+    room = max(0.0, seconds_left - switch_s) / max(block_s, 1e-9)
+    return int(min(max(wanted, FEWEST_BLOCKS), MOST_BLOCKS, room))

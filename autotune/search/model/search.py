@@ -1,0 +1,220 @@
+"""Asked for the next plot, told every block.
+
+    first look │ first look │ … sampled, sampled, compile, sampled, … │ leader, leader │ stopped
+    every value once, guesses first    Thompson sampling                last fifth of the time
+
+The caller measures, keeps the rows and the clock; this is a pure function of what it is told and of its
+seed. A resumed run tells the rows again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from autotune.search.model.answers import Judge
+from autotune.search.model.columns import Columns
+from autotune.search.model.compiling import Compiling
+from autotune.search.model.evidence import Evidence
+from autotune.search.model.knobs import Answer, Plot, SearchKnob
+from autotune.search.model.looks import Looks
+from autotune.search.model.plots import Plots, blocks_of
+from autotune_spaces.base import Config, Value
+
+if TYPE_CHECKING:
+    import numpy as np
+
+LIVE_ERROR = 0.007
+GRAPH_GAIN_NEEDED = 0.01
+OPEN_REGRET = 0.006  # what the changes of the answer may still gain when the search stops
+FEWEST_ROWS = 24  # blocks before it may stop for that
+FEW_SUSPECTS = 3  # pairs that are barred at once, when they failed together more than once
+LEADER_SHARE = 0.8  # of the time, from when only the leader's doubtful knobs are measured
+
+
+class ModelSearch:
+    """Ask/tell over the live knobs of one job.
+
+    Args:
+        knobs: what is searched.
+        normalise: drops values equal to the default and knobs that mean nothing in a configuration.
+        bottleneck: "loader", "compute", "optimizer" or "overhead".
+        seed: the same seed and the same blocks give the same proposals.
+        noise: standard deviation of one standard block's log cost, as seen before the search.
+        live_error: standard deviation by which a live session's gains are off.
+        graph_gain_needed: expected log gain for which another compiled graph is bought.
+        compile_start_up_s: value of the compiled knob -> seconds it takes to compile.
+        planned_s: seconds the planned job takes as it is; start-up is weighed against it.
+    """
+
+    def __init__(
+        self,
+        knobs: Sequence[SearchKnob],
+        *,
+        normalise: Callable[[Config], Config],
+        bottleneck: str,
+        seed: int,
+        noise: float = 0.05,
+        live_error: float = LIVE_ERROR,
+        graph_gain_needed: float = GRAPH_GAIN_NEEDED,
+        compile_start_up_s: Mapping[Value, float] | None = None,
+        planned_s: float = math.inf,
+    ) -> None:
+        start_up_s = _by_index(knobs, compile_start_up_s or {})
+        shares = {v: seconds / planned_s for v, seconds in start_up_s.items()}
+        self._columns = Columns(knobs, normalise, bottleneck)
+        self._evidence = Evidence(self._columns, bottleneck, noise, shares)
+        self._looks = Looks(self._evidence, bottleneck)
+        self._plots = Plots(self._evidence, self._looks)
+        self._judge = Judge(self._evidence, live_error)
+        self._compiling = Compiling(self._judge, start_up_s, graph_gain_needed)
+        self._seed = seed
+        self._failures: list[np.ndarray] = []  # of values that are known to work by themselves
+        self.stopped = ""
+
+    def next_plot(
+        self, *, elapsed_share: float, seconds_left: float, block_s: float, switch_s: Mapping[str, float]
+    ) -> Plot | None:
+        """What to measure next; None: stop, :attr:`stopped` says why.
+
+        Args:
+            elapsed_share: of the search's time, 0 to 1.
+            seconds_left: of the search's time.
+            block_s: seconds a standard block takes, settling included.
+            switch_s: dear knob -> seconds it takes to switch it.
+        """
+        import numpy as np
+
+        room = blocks_of(block_s, seconds_left, max(switch_s.values(), default=0.0))
+        if room < 2:
+            self.stopped = "time"
+            return None
+        belief = self._evidence.belief()
+        rng = np.random.default_rng((self._seed, len(self._evidence), len(self._evidence.barred)))
+        waiting = self._looks.open(belief)
+        if not len(self._evidence) and waiting and waiting[0][0] in self._plots.dear:
+            return self._plot([self._columns.default] * min(room, 4), "first look")
+        if waiting:
+            looks = self._plots.first_look(belief, waiting, room, rng)
+            if looks:
+                return self._plot(looks, "first look")
+        answer = self._judge.answer(belief)[0]
+        regret = self._judge.open_regret(belief, answer)
+        graph = self._compiling.purchase(
+            belief, regret, elapsed_share=elapsed_share, seconds_left=seconds_left
+        )
+        if graph is not None:
+            return self._plot(self._plots.on_new_graph(belief, graph, room, rng), "compile")
+        if len(self._evidence) >= FEWEST_ROWS and regret.sum() < OPEN_REGRET:
+            self.stopped = f"no single change is expected to gain more than {OPEN_REGRET:.1%}"
+            return None
+        on_graph = self._compiling.stays(belief, regret)
+        if elapsed_share > LEADER_SHARE:
+            return self._plot(self._plots.around_leader(belief, on_graph, room, rng), "leader")
+        return self._plot(self._plots.sampled(belief, on_graph, room, rng), "sampled")
+
+    def measured(self, config: Config, log_cost: float, weight: float = 1.0) -> None:
+        """One block.
+
+        Args:
+            log_cost: log of its cost per sample.
+            weight: its length relative to a standard block.
+        """
+        if not (math.isfinite(log_cost) and weight > 0):
+            raise ValueError(f"a block of log cost {log_cost} and weight {weight}")
+        self._evidence.add(self._columns.normalise(config), log_cost, weight)
+
+    def failed(self, config: Config) -> tuple[tuple[str, Value], ...]:
+        """That block failed. What is blamed is never proposed again.
+
+        Returns:
+            The value that was new in it, if all the rest was measured well together; else the values that were
+            not, as far as they are known.
+        """
+        evidence, columns = self._evidence, self._columns
+        index = columns.encode(columns.normalise(config))
+        changed = [k for k in range(len(index)) if index[k] != columns.default[k]]
+        new = [k for k in changed if not evidence.tried[k, index[k]]]
+        rest = index.copy()
+        rest[new] = columns.default[new]
+        if len(new) == 1 and self._known(columns.settle(rest[None, :])[0]):
+            evidence.exclude(new[0], int(index[new[0]]))
+            return self._named(index, new)
+        blamed = [changed]
+        if not new:
+            self._failures.append(index)
+            suspects = _suspects(self._failures, changed, evidence.indices)
+            blamed = [list(pair) for pair in suspects] or blamed
+        for values in blamed:
+            if values:
+                evidence.bar({k: int(index[k]) for k in values})
+        return self._named(index, sorted({k for values in blamed for k in values}))
+
+    def exclude(self, knob: str, value: Value) -> None:
+        """Never propose ``knob`` = ``value`` again; the job's own value stays."""
+        k = self._columns.place[knob]
+        v = self._columns.knobs[k].index(value)
+        if v != self._columns.default[k]:
+            self._evidence.exclude(k, v)
+
+    def leader(self) -> dict[str, Value]:
+        """The fastest by posterior mean."""
+        return self._columns.decode(self._evidence.belief().leader)
+
+    def gain(self, config: Config) -> tuple[float, float]:
+        """log(baseline cost / cost of ``config``): posterior mean and standard deviation."""
+        index = self._columns.encode(self._columns.normalise(config))
+        return self._evidence.belief().gain(index, self._columns.default)[:2]
+
+    def answer(self) -> Answer:
+        """The leader without what is not worth its price, least worth first, anew after each."""
+        return self._judge.as_answer(self._evidence.belief())
+
+    def expected_regret(self) -> float:
+        """What single changes of the answer may still gain, all knobs together."""
+        belief = self._evidence.belief()
+        return float(self._judge.open_regret(belief, self._judge.answer(belief)[0]).sum())
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of a standard block's log cost, as now estimated."""
+        return self._evidence.belief().noise
+
+    def _known(self, index: np.ndarray) -> bool:
+        """Measured well before; the job as it is always was."""
+        known = [self._columns.default, *self._evidence.indices]
+        return any((index == other).all() for other in known)
+
+    def _plot(self, indices: Sequence[np.ndarray], purpose: str) -> Plot:
+        return Plot(tuple(self._columns.decode(index) for index in indices), purpose)
+
+    def _named(self, index: np.ndarray, knobs: Sequence[int]) -> tuple[tuple[str, Value], ...]:
+        return tuple((self._columns.knobs[k].name, self._columns.knobs[k].values[index[k]]) for k in knobs)
+
+
+def _by_index(knobs: Sequence[SearchKnob], of_value: Mapping[Value, float]) -> dict[int, float]:
+    compiled = next((knob for knob in knobs if knob.compiled), None)
+    if compiled is None:
+        return {}
+    return {compiled.index(value): seconds for value, seconds in of_value.items() if value in compiled.values}
+
+
+def _suspects(
+    failures: Sequence[np.ndarray], changed: Sequence[int], measured: Sequence[np.ndarray]
+) -> list[tuple[int, int]]:
+    """Pairs of changed values of the last failure that no block had together, and most failures did.
+
+    Empty where many are left: nobody is barred for another's fault. The configuration itself is, in any case.
+    """
+    last = failures[-1]
+
+    def both(index: np.ndarray, pair: tuple[int, int]) -> bool:
+        return all(index[k] == last[k] for k in pair)
+
+    pairs = [(a, b) for a in changed for b in changed if a < b]
+    pairs = [pair for pair in pairs if not any(both(index, pair) for index in measured)]
+    counts = {pair: sum(both(index, pair) for index in failures) for pair in pairs}
+    most = max(counts.values(), default=0)
+    found = [pair for pair in pairs if counts[pair] == most]
+    return found if len(found) <= (1 if most == 1 else FEW_SUSPECTS) else []

@@ -1,0 +1,248 @@
+"""The search model finds what is planted, proposes only what may be tried, and stops where nothing is to be gained."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from autotune.search.model import ModelSearch, Plot, SearchKnob
+from autotune.search.model.judgement import worth
+
+Cost = Callable[[dict], float]
+
+KNOBS = (
+    SearchKnob("num_workers", (0, 1, 2, 4, 8, 16, 32), 0, dear=True, loader=True, guess=16),
+    SearchKnob("prefetch_factor", (2, 4), 2, dear=True, loader=True),
+    SearchKnob("amp_dtype", ("off", "bfloat16"), "off", in_graph=True, price=0.01),
+    SearchKnob("channels_last", (False, True), False, in_graph=True, price=0.01),
+    SearchKnob("compile_mode", ("off", "default"), "off", compiled=True),
+    SearchKnob("gc", ("default", "freeze"), "default"),
+    SearchKnob("malloc", ("default", "keep", "keep-all"), "default"),
+    SearchKnob("intra_op_threads", (1, 2, 4), 4),
+    SearchKnob("optimizer_impl", ("for-loop", "foreach", "fused"), "for-loop"),
+)
+DEFAULTS = {knob.name: knob.default for knob in KNOBS}
+PLANTED = {
+    ("amp_dtype", "bfloat16"): -math.log(1.4),
+    ("malloc", "keep"): -math.log(1.2),
+    ("channels_last", True): -math.log(1.05),
+    ("intra_op_threads", 1): 0.5,
+}
+SECONDS = 200.0
+
+
+def normalise(config: dict) -> dict:
+    kept = {k: v for k, v in config.items() if v != DEFAULTS[k] or type(v) is not type(DEFAULTS[k])}
+    if not kept.get("num_workers"):
+        kept.pop("prefetch_factor", None)
+    return kept
+
+
+def additive(effects: dict) -> Cost:
+    return lambda config: -3.0 + sum(effects.get(item, 0.0) for item in config.items())
+
+
+def search(**settings) -> ModelSearch:
+    settings = {"bottleneck": "compute", "seed": 3, "noise": 0.05, **settings}
+    return ModelSearch(KNOBS, normalise=normalise, **settings)
+
+
+def run(
+    s: ModelSearch, cost: Cost, *, noise: float = 0.05, seconds: float = SECONDS, fails: Cost | None = None, seed: int = 0
+) -> list[Plot]:
+    """A live session of ``seconds``; ``fails(config)`` is true where the block dies."""
+    rng, clock, plots = np.random.default_rng(seed), 0.0, []
+    while True:
+        plot = s.next_plot(
+            elapsed_share=clock / seconds, seconds_left=seconds - clock, block_s=0.3, switch_s={"num_workers": 2.0}
+        )
+        if plot is None:
+            return plots
+        plots.append(plot)
+        clock += 1.0
+        for config in plot.blocks:
+            clock += 0.3
+            if fails is not None and fails(config):
+                s.failed(config)
+                break
+            s.measured(config, cost(config) + noise * rng.standard_normal())
+
+
+def blocks(plots: list[Plot]) -> list[dict]:
+    return [dict(config) for plot in plots for config in plot.blocks]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_planted_effects_are_found(seed: int) -> None:
+    s = search(seed=seed)
+    run(s, additive(PLANTED), seed=seed)
+    answer = s.answer()
+    assert {"amp_dtype": "bfloat16", "malloc": "keep"}.items() <= dict(answer.config).items()
+    assert "intra_op_threads" not in answer.config and len(answer.config) <= 4
+    assert answer.gain == pytest.approx(math.log(1.4 * 1.2), abs=0.15)
+    assert 0.02 < s.noise < 0.1
+
+
+def test_a_search_ends_early_where_nothing_is_to_be_gained_and_says_so() -> None:
+    s = search(noise=0.02)
+    plots = run(s, additive({}), noise=0.01)
+    assert s.answer().config == {}
+    assert "no single change" in s.stopped
+    assert len(blocks(plots)) < 0.7 * SECONDS / 0.3
+
+
+def test_without_time_it_says_time() -> None:
+    s = search()
+    assert s.next_plot(elapsed_share=1.0, seconds_left=0.1, block_s=0.3, switch_s={}) is None
+    assert s.stopped == "time"
+
+
+def test_every_value_is_looked_at_in_a_block_with_nothing_else_new() -> None:
+    s = search()
+    seen: set = set()
+    for config in blocks(run(s, additive(PLANTED))):
+        new = set(config.items()) - seen
+        assert len(new) <= 1, f"{new} at once"
+        seen |= new
+    cheap = [k for k in KNOBS if not k.dear and not k.compiled]
+    assert seen >= {(k.name, v) for k in cheap for v in k.values if v != k.default}
+
+
+def test_a_plot_keeps_its_dear_knobs_and_its_graph() -> None:
+    for plot in run(search(compile_start_up_s={"default": 5.0}), additive(PLANTED)):
+        assert 2 <= len(plot.blocks) <= 16
+        for name in ("num_workers", "prefetch_factor", "compile_mode"):
+            assert len({config.get(name) for config in plot.blocks}) == 1, (name, plot)
+        if any("compile_mode" in config for config in plot.blocks):
+            assert len({(c.get("amp_dtype"), c.get("channels_last")) for c in plot.blocks}) == 1
+
+
+def test_what_is_excluded_is_never_proposed() -> None:
+    s = search()
+    s.exclude("amp_dtype", "bfloat16")
+    s.exclude("malloc", "default")  # the job's own stays
+    assert all("amp_dtype" not in config for config in blocks(run(s, additive(PLANTED))))
+
+
+def test_conditional_knobs_come_only_where_they_mean_something() -> None:
+    proposed = blocks(run(search(), additive({("num_workers", 4): -0.3, ("prefetch_factor", 4): -0.1})))
+    assert all(config == normalise(config) for config in proposed)
+    assert any("prefetch_factor" in config for config in proposed)
+
+
+def test_the_value_that_fails_is_blamed_by_name() -> None:
+    s, tried = search(), []
+
+    def fails(config: dict) -> bool:
+        tried.append(config)
+        return config.get("malloc") == "keep"
+
+    run(s, additive(PLANTED), fails=fails)
+    assert sum(config.get("malloc") == "keep" for config in tried) == 1
+    assert "malloc" not in s.answer().config
+    assert s.answer().config["amp_dtype"] == "bfloat16", "what stood beside it is not blamed"
+
+
+def test_two_values_that_fail_together_are_kept_apart() -> None:
+    s, deaths = search(), []
+
+    def fails(config: dict) -> bool:
+        dead = config.get("malloc") == "keep" and config.get("amp_dtype") == "bfloat16"
+        deaths.extend([config] * dead)
+        return dead
+
+    run(s, additive(PLANTED), fails=fails)
+    assert len(deaths) <= 6
+    assert s.answer().config["amp_dtype"] == "bfloat16" and s.answer().config.get("malloc") != "keep"
+
+
+def test_failed_tells_whom_it_blames() -> None:
+    s = search()
+    s.measured({}, -3.0)
+    s.measured({"gc": "freeze"}, -3.0)
+    assert s.failed({"gc": "freeze", "malloc": "keep"}) == (("malloc", "keep"),)
+
+
+def test_a_new_value_is_not_blamed_beside_what_was_never_measured_together() -> None:
+    s = search()
+    for config in ({}, {"gc": "freeze"}, {"amp_dtype": "bfloat16"}):
+        s.measured(config, -3.0)
+    s.failed({"gc": "freeze", "amp_dtype": "bfloat16", "malloc": "keep"})
+    assert {"malloc": "keep"} in blocks(run(s, additive({("malloc", "keep"): -0.2})))
+
+
+def test_what_is_known_to_be_slow_is_not_tried_again() -> None:
+    proposed = blocks(run(search(), additive(PLANTED)))
+    assert sum(config.get("intra_op_threads") == 1 for config in proposed) <= 3
+
+
+def test_workers_are_climbed_by_evidence() -> None:
+    """A loader that waits: each doubling gives 1.9x up to 32, and five of seven counts need not be seen."""
+    speed = {0: 0.0, 1: 0.1, 2: 0.7, 4: 1.3, 8: 1.9, 16: 2.5, 32: 3.08}
+    s = search(bottleneck="loader")
+    plots = run(s, lambda c: -speed[c.get("num_workers", 0)], seconds=60.0)
+    assert s.answer().config["num_workers"] == 32
+    assert s.answer().gain == pytest.approx(3.08, abs=0.2), "a prior for small effects does not shrink a large one"
+    assert len({c.get("num_workers", 0) for c in blocks(plots)}) <= 4
+
+
+def test_compute_is_searched_behind_the_loader_that_is_fastest() -> None:
+    def cost(config: dict) -> float:
+        compute = additive({("amp_dtype", "bfloat16"): -0.5, ("malloc", "keep"): -0.2})(config) + 3.0
+        workers = config.get("num_workers", 0)
+        return math.log(4.0 + math.exp(compute)) if not workers else math.log(max(4.0 / workers, math.exp(compute)))
+
+    s = search(bottleneck="loader")
+    run(s, cost)
+    config = dict(s.answer().config)
+    assert config.pop("num_workers") in (8, 16, 32) and config.pop("amp_dtype") == "bfloat16"
+    assert config.pop("malloc") == "keep"
+
+
+def test_compile_is_bought_once_and_only_where_its_start_up_pays() -> None:
+    effects = {**PLANTED, ("compile_mode", "default"): -0.15}
+    long, short = (search(compile_start_up_s={"default": 10.0}, planned_s=p) for p in (20_000.0, 30.0))
+    plots = run(long, additive(effects))
+    assert long.answer().config["compile_mode"] == "default"
+    assert 1 <= sum(plot.purpose == "compile" for plot in plots) <= 3
+    assert all(plot.purpose != "compile" for plot in run(short, additive(effects)))
+
+
+def test_a_doubtful_gain_is_kept_and_nothing_is_not() -> None:
+    """1.2x known to +-8 % goes with today's rule of "not proven"; 0.5 % +- 3 % is one of many."""
+    assert worth(math.log(1.2), 0.08, 0.15, 0.007).expected > 0.02
+    assert worth(0.005, 0.03, 0.15, 0.007).expected < 0.002
+    assert worth(-0.1, 0.02, 0.15, 0.007).expected < 0
+
+
+def test_a_resumed_search_goes_on_as_it_would_have() -> None:
+    first = search(seed=11)
+    run(first, additive(PLANTED), seconds=60.0)
+    evidence = first._evidence
+    second = search(seed=11)
+    for index, cost, weight in zip(evidence.indices, evidence.log_costs, evidence.weights, strict=True):
+        second.measured(first._columns.decode(index), cost, weight)
+    assert second.answer() == first.answer() and second.noise == first.noise
+    ask = {"elapsed_share": 0.3, "seconds_left": 100.0, "block_s": 0.3, "switch_s": {}}
+    assert second.next_plot(**ask) == first.next_plot(**ask)
+
+
+def test_a_burst_of_other_load_is_no_effect() -> None:
+    s = search()
+    for i in range(30):
+        s.measured({"gc": "freeze"} if i % 2 else {}, -3.0 + 0.01 * (-1) ** (i // 2))
+    s.measured({"gc": "freeze"}, -1.0)
+    assert abs(s.gain({"gc": "freeze"})[0]) < 0.02
+
+
+def test_the_noise_is_that_of_the_blocks_and_not_what_was_seen_first() -> None:
+    found = []
+    for first in (0.19, 0.01):
+        s = search(noise=first)
+        run(s, additive(PLANTED), noise=0.06, seconds=100.0)
+        found.append(s.noise)
+    assert 0.04 < statistics.fmean(found) < 0.08 and abs(found[0] - found[1]) < 0.02

@@ -5,6 +5,7 @@
     regression.py  Bayesian linear regression of log cost; bursts clipped, block noise by likelihood
     draws.py       the fastest configuration under each of many draws of the coefficients
     evidence.py    the blocks so far, and what they make of the knobs: posterior, noise, leader
+    failures.py    what failed, by name; which combinations are not proposed
     looks.py       values never tried: in which order, and which need no look
     plots.py       blocks that run one after another
     judgement.py   what a change is worth under spike-and-slab

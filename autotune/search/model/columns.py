@@ -99,6 +99,12 @@ class Columns:
     def row(self, index: np.ndarray) -> np.ndarray:
         return self.rows(index[None, :])[0]
 
+    def effects(self, coefficients: np.ndarray) -> np.ndarray:
+        """(knob, value) -> its main effect, 0 for the job's own; one such table for each row."""
+        import numpy as np
+
+        return np.where(self.column >= 0, coefficients[..., np.maximum(self.column, 0)], 0.0)
+
     def settle(self, indices: np.ndarray) -> np.ndarray:
         """Index vectors with every knob that means nothing there at its default."""
         import numpy as np

@@ -48,7 +48,7 @@ class Compiling:
                 continue
             index = belief.leader.copy()
             index[c] = v
-            if (evidence.unbarred(index) != index).any() or evidence.graph_of(index) in evidence.bought():
+            if (evidence.mended(index, belief.posterior.mean) != index).any() or evidence.graph_of(index) in evidence.bought():
                 continue
             promise = self._promise(belief, index, v)
             if promise > best_promise:

@@ -32,7 +32,7 @@ def fastest(
     import numpy as np
 
     count, knobs = len(coefficients), len(columns.knobs)
-    effects = np.where(columns.column >= 0, coefficients[:, np.maximum(columns.column, 0)], 0.0)
+    effects = columns.effects(coefficients)
     if toll is not None:
         effects = effects + toll
     effects = np.where(allowed, effects, np.inf)

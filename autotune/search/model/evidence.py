@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from autotune.search.model import regression
 from autotune.search.model.columns import Columns
 from autotune.search.model.draws import fastest
+from autotune.search.model.failures import Failures, Values
 from autotune_spaces.base import Config
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Evidence:
 
     Args:
         first_noise: standard deviation of a block's log cost, as seen before the search.
-        toll_s: value of the compiled knob -> its start-up, in shares of the whole planned job.
+        start_up_share: value of the compiled knob -> its start-up, in shares of the whole planned job.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Evidence:
         self.excluded: np.ndarray = np.zeros(shape, dtype=bool)
         for k, knob in enumerate(columns.knobs):
             self.excluded[k, len(knob.values) :] = True
-        self.barred: list[dict[int, int]] = []  # values that fail together
+        self.failures = Failures(columns.default)
         self._rate = np.array(
             [LOADER_DISCOUNT if k.loader and bottleneck == "loader" else DISCOUNT for k in columns.knobs]
         )
@@ -92,15 +93,16 @@ class Evidence:
         self.log_costs.append(log_cost)
         self.weights.append(weight)
         self.tried[np.arange(len(index)), index] = True
+        self.failures.worked(index)
         self._belief = None
 
     def exclude(self, knob: int, value: int) -> None:
         self.excluded[knob, value] = True
         self._belief = None
 
-    def bar(self, values: dict[int, int]) -> None:
-        self.barred.append(values)
+    def failed_together(self, index: np.ndarray) -> Values:
         self._belief = None
+        return self.failures.together(index, self.indices)
 
     @property
     def allowed(self) -> np.ndarray:
@@ -120,20 +122,14 @@ class Evidence:
     def bought(self) -> set[tuple[int, ...]]:
         return {graph for graph in map(self.graph_of, self.indices) if graph is not None}
 
-    def unbarred(self, index: np.ndarray, belief_mean: np.ndarray | None = None) -> np.ndarray:
-        """``index`` without what is known to fail together: the value that gives less goes."""
-        import numpy as np
-
-        index = index.copy()
-        for bar in self.barred:
-            if all(index[k] == v for k, v in bar.items()):
-                changed = [k for k, v in bar.items() if v != self.columns.default[k]]
-                effects = np.zeros(len(changed))
-                if belief_mean is not None:
-                    effects = np.array([belief_mean[self.columns.column[k, index[k]]] for k in changed])
-                k = changed[int(effects.argmax())]
-                index[k] = self.columns.default[k]
-        return self.columns.settle(index[None, :])[0]
+    def mended(
+        self, index: np.ndarray, mean: np.ndarray, rng: np.random.Generator | None = None
+    ) -> np.ndarray:
+        """``index`` without what is known to fail together, judged by coefficients ``mean``."""
+        if not self.failures:
+            return index
+        mended = self.failures.mended(index, self.columns.effects(mean), rng)
+        return self.columns.settle(mended[None, :])[0]
 
     def toll(self, gain: float) -> np.ndarray:
         """(knob, value) -> log cost of its start-up, spread over the planned steps at ``gain`` over the baseline."""
@@ -184,8 +180,7 @@ class Evidence:
         import numpy as np
 
         columns, mean, allowed = self.columns, posterior.mean, self.allowed
-        main = np.where(columns.column >= 0, mean[np.maximum(columns.column, 0)], 0.0)
-        boldest = np.where(allowed, main, np.inf).argmin(axis=1)
+        boldest = np.where(allowed, columns.effects(mean), np.inf).argmin(axis=1)
         plain = boldest.copy()
         if self.compiled is not None:
             plain[self.compiled] = columns.default[self.compiled]
@@ -196,15 +191,14 @@ class Evidence:
         ]
         every = np.arange(len(columns.knobs))
         costs = [float(columns.row(i) @ mean + toll[every, i].sum()) for i in found]
-        return self.unbarred(found[int(np.argmin(costs))], mean)
+        return self.mended(found[int(np.argmin(costs))], mean)
 
     def _discount(self, posterior: regression.Posterior, centre: np.ndarray, indices: np.ndarray) -> np.ndarray:
         """Variance of each block for the strong effects by which it differs from ``centre``."""
         import numpy as np
 
-        column = self.columns.column
-        mean = np.where(column >= 0, posterior.mean[np.maximum(column, 0)], 0.0)
-        variance = np.where(column >= 0, np.diag(posterior.covariance)[np.maximum(column, 0)], 0.0)
+        mean = self.columns.effects(posterior.mean)
+        variance = self.columns.effects(np.diag(posterior.covariance))
         every = np.arange(len(centre))
         apart = np.abs(mean - mean[every, centre][:, None])
         sd = np.sqrt(variance + variance[every, centre][:, None])

@@ -94,8 +94,7 @@ class Looks:
         return -gain > max(CLEAR, CLEAR_SD * sd)
 
     def _cost(self, belief: Belief, k: int, v: int) -> float:
-        column = belief.columns.column[k, v]
-        return float(belief.posterior.mean[column]) if column >= 0 else 0.0
+        return float(belief.columns.effects(belief.posterior.mean)[k, v])
 
 
 def _guess_of(knob: SearchKnob) -> int:

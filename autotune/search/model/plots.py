@@ -50,7 +50,7 @@ class Plots:
         for k, v in [(k, v) for k, v in waiting if k not in self.dear]:
             placed = self.looks.placed(belief, base, k, v)
             if placed is not None and self._alike(placed, base, self.dear):
-                plot.append(self.evidence.unbarred(placed))
+                plot.append(self._mended(belief, placed, rng))
         del plot[max(1, blocks - 1) :]
         return [base, *(plot[i] for i in rng.permutation(len(plot)))]
 
@@ -82,7 +82,7 @@ class Plots:
             for k in doubtful:
                 if k not in self.dear and rng.random() < 0.5:
                     index[k] = columns.default[k]
-            plot.append(self.evidence.unbarred(columns.settle(index[None, :])[0]))
+            plot.append(self._mended(belief, columns.settle(index[None, :])[0], rng))
         return plot
 
     def on_new_graph(
@@ -103,7 +103,10 @@ class Plots:
             return []
         coefficients = belief.posterior.draws(count, rng)
         found = fastest(self.evidence.columns, coefficients, self.evidence.allowed, start, fixed=fixed)
-        return [self.evidence.unbarred(index) for index in found]
+        return [self._mended(belief, index, rng) for index in found]
+
+    def _mended(self, belief: Belief, index: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return self.evidence.mended(index, belief.posterior.mean, rng)
 
     def _fastest_measured(self, belief: Belief) -> np.ndarray:
         """Of the configurations that were measured without compile, and may be again."""

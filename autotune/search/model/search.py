@@ -29,7 +29,6 @@ LIVE_ERROR = 0.007
 GRAPH_GAIN_NEEDED = 0.01
 OPEN_REGRET = 0.006  # what the changes of the answer may still gain when the search stops
 FEWEST_ROWS = 24  # blocks before it may stop for that
-FEW_SUSPECTS = 3  # pairs that are barred at once, when they failed together more than once
 LEADER_SHARE = 0.8  # of the time, from when only the leader's doubtful knobs are measured
 
 
@@ -70,7 +69,6 @@ class ModelSearch:
         self._judge = Judge(self._evidence, live_error)
         self._compiling = Compiling(self._judge, start_up_s, graph_gain_needed)
         self._seed = seed
-        self._failures: list[np.ndarray] = []  # of values that are known to work by themselves
         self.stopped = ""
 
     def next_plot(
@@ -91,7 +89,7 @@ class ModelSearch:
             self.stopped = "time"
             return None
         belief = self._evidence.belief()
-        rng = np.random.default_rng((self._seed, len(self._evidence), len(self._evidence.barred)))
+        rng = np.random.default_rng((self._seed, len(self._evidence), len(self._evidence.failures)))
         waiting = self._looks.open(belief)
         if not len(self._evidence) and waiting and waiting[0][0] in self._plots.dear:
             return self._plot([self._columns.default] * min(room, 4), "first look")
@@ -141,15 +139,7 @@ class ModelSearch:
         if len(new) == 1 and self._known(columns.settle(rest[None, :])[0]):
             evidence.exclude(new[0], int(index[new[0]]))
             return self._named(index, new)
-        blamed = [changed]
-        if not new:
-            self._failures.append(index)
-            suspects = _suspects(self._failures, changed, evidence.indices)
-            blamed = [list(pair) for pair in suspects] or blamed
-        for values in blamed:
-            if values:
-                evidence.bar({k: int(index[k]) for k in values})
-        return self._named(index, sorted({k for values in blamed for k in values}))
+        return self._named(index, sorted(k for k, _ in evidence.failed_together(index)))
 
     def exclude(self, knob: str, value: Value) -> None:
         """Never propose ``knob`` = ``value`` again; the job's own value stays."""
@@ -198,23 +188,3 @@ def _by_index(knobs: Sequence[SearchKnob], of_value: Mapping[Value, float]) -> d
     if compiled is None:
         return {}
     return {compiled.index(value): seconds for value, seconds in of_value.items() if value in compiled.values}
-
-
-def _suspects(
-    failures: Sequence[np.ndarray], changed: Sequence[int], measured: Sequence[np.ndarray]
-) -> list[tuple[int, int]]:
-    """Pairs of changed values of the last failure that no block had together, and most failures did.
-
-    Empty where many are left: nobody is barred for another's fault. The configuration itself is, in any case.
-    """
-    last = failures[-1]
-
-    def both(index: np.ndarray, pair: tuple[int, int]) -> bool:
-        return all(index[k] == last[k] for k in pair)
-
-    pairs = [(a, b) for a in changed for b in changed if a < b]
-    pairs = [pair for pair in pairs if not any(both(index, pair) for index in measured)]
-    counts = {pair: sum(both(index, pair) for index in failures) for pair in pairs}
-    most = max(counts.values(), default=0)
-    found = [pair for pair in pairs if counts[pair] == most]
-    return found if len(found) <= (1 if most == 1 else FEW_SUSPECTS) else []

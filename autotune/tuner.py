@@ -25,16 +25,16 @@ from autotune.job.configs import in_words, key_of, normalise, without
 from autotune.results import Confirmation, Interval, KnobGain, LossVerdict, Observation, Rejected, Result, Trial
 from autotune.secrets import mask_command
 from autotune.stages.bench import Bench
+from autotune.stages.budget import SEARCH_SHARE
 from autotune.stages.build_up import credit
-from autotune.stages.confirm import VARIANTS, confirm, finalists, out_of_time_text, simplify
+from autotune.stages.confirm import VARIANTS, confirm, out_of_time_text, simplify
 from autotune.stages.converge import converge
 from autotune.stages.culprit import culprits
 from autotune.stages.explain import explain, trace_trials
 from autotune.stages.fresh import first_look_s
 from autotune.stages.observe import observe
 from autotune.stages.pairs import Pairs
-from autotune.stages.proposals import SEARCH_SHARE
-from autotune.stages.search import search
+from autotune.stages.search import Finalist, Searched, search
 from autotune.words import duration_words
 from autotune_spaces.base import Config, Numerics, Value
 from autotune_trials.paths import publish
@@ -65,8 +65,9 @@ def tune(bench: Bench) -> Result:
     """
     observation = observe(bench)
     _foretell(bench, observation)
-    trials = search(bench, observation)
-    proof = prove(bench, observation, trials)
+    searched = search(bench, observation)
+    trials = searched.trials
+    proof = prove(bench, observation, searched)
     explanation = _explained(bench, observation, proof, trials)
     trace_trials(bench, trials)
     disturbed = list(bench.journal.all("disturbed"))
@@ -121,19 +122,21 @@ def _explained(bench: Bench, observation: Observation, proof: Proof, trials: Seq
         return Explanation(notes=(note,))
 
 
-def prove(bench: Bench, observation: Observation, trials: Sequence[Trial]) -> Proof:
+def prove(bench: Bench, observation: Observation, searched: Searched) -> Proof:
     """Confirm and check finalists until one stands."""
-    queue: list[dict[str, Value]] = finalists(trials)
+    trials = searched.trials
+    queue = list(searched.finalists)
     if not queue:
         return Proof({}, _why_nothing(observation, trials), None, NOT_NEEDED, (), ())
-    variants: list[dict[str, Value]] = []  # of one that was proven faster: tried also when the time is up
+    variants: list[Finalist] = []  # of one that was proven faster: tried also when the time is up
     rejected: list[Rejected] = []
     gains: tuple[KnobGain, ...] = ()
     seen: set[str] = set()
     last: Confirmation | None = None
     loss = NOT_NEEDED
     while (variants or queue) and len(seen) < VARIANTS:
-        finalist = (variants or queue)[0]
+        candidate = (variants or queue)[0]
+        finalist = candidate.config
         if key_of(finalist) in seen:  # an earlier one has come down to it
             (variants or queue).pop(0)
             continue
@@ -142,7 +145,7 @@ def prove(bench: Bench, observation: Observation, trials: Sequence[Trial]) -> Pr
             return Proof({}, f"{rejected[-1].reason}, no other finalist was tried", last, loss, gains, (*rejected, left_out))
         (variants or queue).pop(0)
         bench.progress.stage("confirm", f"finalist: {in_words(finalist, observation.defaults)}")
-        config, gains = simplify(bench, observation, finalist, trials)
+        config, gains = simplify(bench, observation, finalist, trials, candidate.gains)
         if not config or key_of(config) in seen:
             continue
         seen.add(key_of(config))
@@ -156,10 +159,16 @@ def prove(bench: Bench, observation: Observation, trials: Sequence[Trial]) -> Pr
             return Proof(config, "faster, and the loss takes the same way", last, loss, gains, tuple(rejected))
         found = culprits(bench, observation, config, pairs) if loss.verdict != "no-proof" else {}
         rejected.append(Rejected(config, _why_not(loss, found)))
-        milder = (normalise(v, observation.defaults, bench.spec.search_space) for v in _milder(bench, config, loss, found))
+        milder = (_without_others(v, observation, bench, gains) for v in _milder(bench, config, loss, found))
         variants = [*milder, *variants]
     reason = rejected[-1].reason if rejected else "every knob of the finalists went back: none gives anything by itself"
     return Proof({}, reason, last, loss, gains, tuple(rejected))
+
+
+def _without_others(config: Config, observation: Observation, bench: Bench, gains: Sequence[KnobGain]) -> Finalist:
+    """A milder variant, with what is known of its knobs."""
+    clean = normalise(config, observation.defaults, bench.spec.search_space)
+    return Finalist(clean, tuple(gain for gain in gains if not gain.kept or gain.knob in clean))
 
 
 def _why_not(loss: LossVerdict, found: Mapping[str, LossVerdict]) -> str:

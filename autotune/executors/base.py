@@ -93,6 +93,7 @@ class Executor(ABC):
     """Starts sessions. One at a time: sessions side by side on one machine spoil each other's timing."""
 
     loader_key: str = ""  # set after observe: which DataLoader is the training one
+    first_epoch_s: float = 0.0  # set before observe: live sessions let the job's first epoch end, if that takes no longer; 0: they do not
     goes_on: bool = False  # whether FixedRun.more is asked; else a window that is too short must be made anew
     last_hello: Hello | None = None  # of the session opened last
     node: str = ""  # the machine its sessions run on; "": this one, or (where there are lanes) not always the same one

@@ -96,7 +96,7 @@ class LocalExecutor(Executor):
             raise
 
     def open_live(self, process_config: Config) -> LiveSession:
-        session = self.new_session("live", process_config, SessionConfig("live", "", loader_key=self.loader_key), seed=0)
+        session = self.new_session("live", process_config, SessionConfig("live", "", loader_key=self.loader_key, first_epoch_s=self.first_epoch_s), seed=0)
         try:
             session.start()
             self.last_hello = session.wait_hello()

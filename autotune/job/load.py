@@ -207,6 +207,7 @@ def _spec(
         workdir=workdir,
         env={name: read_text(document, ("env", name), value) for name, value in parsed.env.items()},
         search_space=space,
+        search=parsed.search,
         objective=parsed.objective,
         planned_steps=parsed.planned_steps,
         constraints=Constraints(**parsed.constraints.model_dump()),

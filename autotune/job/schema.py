@@ -22,6 +22,7 @@ RAY_ADDRESSES = ("auto", "local")
 LAST_PORT = 65535
 WORKDIRS = ("ship", "shared")
 OBJECTIVES = ("throughput", "time_to_train")
+SEARCHES = ("model", "tpe", "random")
 TRACES = ("none", "finalists", "all")
 URI_SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks")
 
@@ -245,7 +246,7 @@ class Budget(_Model):
         "A proof that has begun takes its first five pairs, and goes on to eight and to twelve as long as the pairs so far say that these will "
         "prove it; what is proven faster takes its loss check and traces.",
     )  # fmt: skip
-    trials: int = Field(60, ge=1, le=100_000, description="Configurations tried in the search.")
+    trials: int | None = Field(None, ge=1, le=100_000, description="Configurations tried in the search, at most. Default: as many as the minutes allow.")
 
 
 class Tracking(_Model):
@@ -326,6 +327,10 @@ class JobFile(_Model):
     ] = Field(
         "auto",
         description="A preset (auto, cpu, cuda, quick, thorough, loader), or a mapping of knobs, optionally with 'preset'.",
+    )
+    search: Annotated[Literal["model", "tpe", "random"], _one_of(SEARCHES, "search")] = Field(
+        "model",
+        description="model: every block measured informs every knob. tpe, random: Optuna's samplers, one configuration after another.",
     )
     objective: Annotated[
         Literal["throughput", "time_to_train"], _one_of(OBJECTIVES, "objective"), BeforeValidator(_objective)

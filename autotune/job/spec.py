@@ -40,7 +40,7 @@ class Convergence:
 @dataclass(frozen=True)
 class Budget:
     minutes: float = 20.0
-    trials: int = 60
+    trials: int | None = None
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ class JobSpec:
     workdir: Path  # absolute
     env: Mapping[str, str]
     search_space: SearchSpace
+    search: str = "model"  # or an Optuna sampler: "tpe", "random"
     objective: str = "throughput"
     planned_steps: int = 20_000
     constraints: Constraints = Constraints()
@@ -113,6 +114,7 @@ class JobSpec:
             "workdir": str(self.workdir),
             "env": self.env,
             "search_space": space,
+            "search": self.search,
             "objective": self.objective,
             "planned_steps": self.planned_steps,
             "constraints": self.constraints,

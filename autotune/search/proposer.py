@@ -34,14 +34,16 @@ class Proposer:
         path: Optuna's journal file.
         domains: knob -> values, the job's own among them.
         defaults: knob -> the job's own value.
+        sampler: "tpe" or "random".
         seed: of the sampler; the same seed and the same answers give the same proposals.
     """
 
-    def __init__(self, path: Path, space: SearchSpace, domains: Mapping[str, Sequence[Value]], defaults: Mapping[str, Value], seed: int) -> None:
+    def __init__(self, path: Path, space: SearchSpace, domains: Mapping[str, Sequence[Value]], defaults: Mapping[str, Value], seed: int,
+                 sampler: str = "tpe") -> None:
         self.space, self.defaults = space, defaults
         self.domains = {name: tuple(values) for name, values in domains.items()}
         self._excluded: set[tuple[str, Value]] = set()
-        self._study = _open_study(path, seed)
+        self._study = _open_study(path, seed, sampler)
         self._random = random.Random(seed)
         self._asked: dict[str, optuna.Trial] = {}
         self._known: dict[str, Trial] = {}
@@ -164,7 +166,7 @@ class Proposer:
             self._study.tell(asked, trial.log_ratio)
 
 
-def _open_study(path: Path, seed: int) -> Any:
+def _open_study(path: Path, seed: int, kind: str) -> Any:
     """An empty study in ``path``, in the place of what is there."""
     import optuna
 
@@ -176,7 +178,8 @@ def _open_study(path: Path, seed: int) -> Any:
         from optuna.storages import JournalStorage
 
         storage = JournalStorage(OneWriterJournal(path))
-        sampler = optuna.samplers.TPESampler(seed=seed, group=True, n_startup_trials=8)
+        samplers = optuna.samplers
+        sampler = samplers.RandomSampler(seed=seed) if kind == "random" else samplers.TPESampler(seed=seed, group=True, n_startup_trials=8)
         study = optuna.create_study(study_name="autotune", storage=storage, sampler=sampler, direction="minimize")
         remember_less(storage)
         return study

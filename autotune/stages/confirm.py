@@ -15,41 +15,35 @@ from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of, process_part, without
 from autotune.results import Confirmation, Interval, KnobGain, Observation, Trial
 from autotune.stages.bench import KILLS, Bench
-from autotune.stages.live import BlockFailed, LiveComparison
-from autotune.stages.pairs import Pairs
-from autotune.stages.search import PROCESS_PAIRS
-from autotune.verdict.speedup import LOOKS, MINIMUM_GAIN, LogRatio, choose, decide, next_look_adopts
+from autotune.stages.kept_session import BlockFailed
+from autotune.stages.live import LiveComparison
+from autotune.stages.pairs import PROCESS_PAIRS, Pairs
+from autotune.verdict.speedup import LOOKS, MINIMUM_GAIN, LogRatio, decide, next_look_adopts
 from autotune_spaces.base import Config, Scope, Value
 from autotune_spaces.codec import decode, encode
 
-FINALISTS = 2
 VARIANTS = 3  # confirmations a run may try in all; alpha is split over them
 FRESH_DROP_PAIRS = (2, 3)  # of fresh processes, for a knob that needs them: three only where two leave it open
 
 
-def finalists(trials: Sequence[Trial]) -> list[dict[str, Value]]:
-    """The fastest configurations of the search that are ahead by more than the minimum gain, best first; of those
-    within the minimum gain of the best, the smallest change first."""
-    ahead = [(t, t.speedup) for t in trials if t.state == "complete" and t.speedup is not None and t.speedup > 1 + MINIMUM_GAIN]
-    chosen: list[dict[str, Value]] = []
-    while ahead and len(chosen) < FINALISTS:
-        trial, _ = ahead.pop(choose([speedup for _, speedup in ahead], [len(t.config) for t, _ in ahead]))
-        chosen.append(dict(trial.config))
-    return chosen
-
-
-def simplify(bench: Bench, observation: Observation, config: Config, trials: Sequence[Trial]) -> tuple[dict[str, Value], tuple[KnobGain, ...]]:
+def simplify(
+    bench: Bench, observation: Observation, config: Config, trials: Sequence[Trial], settled: Sequence[KnobGain] = ()
+) -> tuple[dict[str, Value], tuple[KnobGain, ...]]:
     """Drop each knob in turn, least promising first; returns (what remains, what each knob was found to give).
 
     A single knob has been measured against the baseline already, by the trial that tried it.
+
+    Args:
+        settled: what is known already: these knobs are not dropped again.
     """
     stored = bench.journal.find("simplified", key_of(config))
     if stored is not None:
         return stored["config"], tuple(decode(KnobGain, g) for g in stored["gains"])
-    kept, gains = dict(config), []
+    kept, gains = dict(config), list(settled)
+    known = {gain.knob for gain in settled}
     with LiveComparison(bench, process_part(config, bench.spec.search_space), observation.noise, observation.anatomy.iterations) as live:
         for name in _least_promising_first(config, trials):
-            if name not in kept:
+            if name not in kept or name in known:
                 continue  # went together with the knob it depends on
             tried = _trial_gain(kept, trials)
             gain = tried if tried is not None else _gain(bench, live, observation, kept, name, trials)

@@ -131,8 +131,13 @@ class FreshRuns:
 
 def first_look_s(bench: Bench, observation: Observation) -> float:
     """About how long the proof of one finalist takes at least, in seconds: starts and windows of its first five pairs, one after the other."""
+    return RUNS_OF_A_CONFIRMATION / 2 * pair_s(bench, observation)
+
+
+def pair_s(bench: Bench, observation: Observation) -> float:
+    """About how long one pair of fresh processes takes, in seconds: two starts and two windows."""
     window_s = max(bench.spec.convergence.steps * observation.anatomy.iteration_s, MIN_SECONDS)
-    return RUNS_OF_A_CONFIRMATION * (observation.startup_s + window_s)
+    return 2 * (observation.startup_s + window_s)
 
 
 def counted_times(window: Window) -> tuple[float, ...]:

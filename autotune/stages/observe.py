@@ -15,7 +15,8 @@ from autotune.executors.base import SessionFailed
 from autotune.results import NO_FASTER, Anatomy, Observation
 from autotune.secrets import mask_command
 from autotune.stages.bench import Bench
-from autotune.stages.live import BlockFailed, LiveComparison
+from autotune.stages.kept_session import BlockFailed
+from autotune.stages.live import LiveComparison
 from autotune.tracking.records import record_baseline
 from autotune.verdict.speedup import noise_of
 from autotune.verdict.timing import anatomy, cost_without_data

@@ -29,6 +29,8 @@ from autotune.verdict.timing import anatomy, cost_per_sample, drop_start, start_
 from autotune_spaces.base import Config
 from autotune_trials.protocol import Record
 
+PROCESS_PAIRS = 3  # a value that needs a new process is tried with so many
+
 
 @dataclass(frozen=True, eq=False)
 class Seed:

@@ -15,11 +15,11 @@ from autotune.results import Observation, Trial
 from autotune.search.proposer import Proposer
 from autotune.search.stopping import best_of, plateau
 from autotune.stages.bench import Bench
+from autotune.stages.budget import SEARCH_SHARE
 from autotune.tracking.records import record_trial
 from autotune_spaces.base import Config
 from autotune_spaces.codec import encode
 
-SEARCH_SHARE = 0.55  # of the budget's minutes; the rest is for confirmation, the loss check and traces
 FEWEST_TRIALS = 4  # tried however small the budget: an answer without a single trial is none
 PROMISING = 0.01  # log ratio; a gain below this is not put into the combined configuration
 SIZES = ("batch_size", "micro_batch_size")  # where memory ends at one value, it ends at every larger one
@@ -85,7 +85,9 @@ class Proposals:
 
 def _exhausted(bench: Bench, trials: Sequence[Trial], in_flight: int) -> bool:
     """Budget or plateau: the search is over."""
-    return late(bench, trials, SEARCH_SHARE) or len(trials) + in_flight >= bench.spec.budget.trials or plateau(trials)
+    limit = bench.spec.budget.trials
+    used_up = limit is not None and len(trials) + in_flight >= limit
+    return late(bench, trials, SEARCH_SHARE) or used_up or plateau(trials)
 
 
 def late(bench: Bench, trials: Sequence[Trial], share: float) -> bool:

@@ -1,9 +1,8 @@
-"""SEARCH: Optuna proposes, a live session measures, clear losers are cut after one block.
+"""SEARCH: what is measured in live sessions, then what needs a new process.
 
-    seeds        one trial a knob, most promising first (from the bottleneck)
-    combined     the winners among them together
-    sampler      TPE over all live knobs, until plateau, budget or an exhausted space
-    process      knobs that need a new process, tried one by one on the best of the above, in fresh processes
+    search: model        every block informs every knob (model_search.py): the default
+    search: tpe, random  one trial a knob, the winners together, then Optuna's sampler, until plateau, budget or an exhausted space
+    then, for all        values that need a new process, one by one on the best of the above, in fresh processes
 
 Live figures steer; they are never reported as the result. On a cluster every slot has a live session of its own, and as many trials
 are in flight as there are slots (lanes.py); each is compared with baseline blocks of its own session.
@@ -13,50 +12,128 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
-from autotune.job.configs import key_of, normalise
-from autotune.results import Observation, Trial
+from autotune.job.configs import key_of, normalise, without
+from autotune.job.spec import SearchSpace
+from autotune.results import KnobGain, Observation, Trial
 from autotune.search.proposer import Proposer
 from autotune.search.seeds import seeds
 from autotune.search.stopping import best_of
 from autotune.stages.bench import Bench
+from autotune.stages.budget import proof_begins_s
+from autotune.stages.fresh import pair_s
+from autotune.stages.kept_session import BlockFailed
 from autotune.stages.lanes import MOST_LOST, spread
-from autotune.stages.live import CLEAR_LOSS, BlockFailed, LiveComparison
+from autotune.stages.live import CLEAR_LOSS, LiveComparison
+from autotune.stages.model_search import Found, live_values, search_live
 from autotune.stages.observe import explain_failure
-from autotune.stages.pairs import Pairs, prepared_s
-from autotune.stages.proposals import PROMISING, Proposal, Proposals, late, learn, store
-from autotune.verdict.speedup import LogRatio
+from autotune.stages.pairs import PROCESS_PAIRS, Pairs, prepared_s
+from autotune.stages.proposals import PROMISING, Proposal, Proposals, learn, store
+from autotune.tracking.records import record_trial
+from autotune.verdict.speedup import MINIMUM_GAIN, LogRatio, choose
 from autotune.verdict.timing import start_up_excess, warm_up_end
-from autotune_spaces.base import Config, Scope
-from autotune_spaces.codec import decode
+from autotune_spaces.base import Config, Scope, Value
+from autotune_spaces.codec import decode, encode
 from autotune_trials.protocol import Record
 
-PROCESS_SHARE = 0.65  # as SEARCH_SHARE, for knobs that need a new process: a value of one costs two runs of the job at least
-PROCESS_PAIRS = 3  # fresh-process pairs a process knob's value is tried with
+FINALISTS = 2  # of a sampler's trials
 
 
-def search(bench: Bench, observation: Observation) -> tuple[Trial, ...]:
-    """All trials, in the order they were measured; those of a resumed run come from the journal."""
+@dataclass(frozen=True)
+class Finalist:
+    """A configuration to be proven in fresh processes."""
+
+    config: dict[str, Value]
+    gains: tuple[KnobGain, ...] = ()  # what is known of its knobs and of those given back; the others are still to be dropped in turn
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What the search ends with."""
+
+    trials: tuple[Trial, ...]  # in the order they were measured
+    finalists: tuple[Finalist, ...]  # best first
+
+
+def search(bench: Bench, observation: Observation) -> Searched:
+    """All that was tried, and what is to be proven; what an earlier process measured comes from the journal.
+
+    Raises:
+        BaselineError: the unchanged job cannot be measured.
+        Interrupted: the user asked to stop; call again to resume.
+    """
     bench.progress.stage("search", f"{len(observation.domains)} knobs")
     trials = [decode(Trial, e.data) for e in bench.journal.all("trial")]
-    if bench.journal.find("search-done") is not None or not observation.domains:
-        return tuple(trials)
+    stored = bench.journal.find("search-done")
+    if stored is None and observation.domains:
+        found = (_with_model if bench.spec.search == "model" else _with_sampler)(bench, observation, trials)
+        stored = {"finalists": encode(found)}
+        bench.journal.append("search-done", "", stored)
+    return Searched(tuple(trials), tuple(decode(Finalist, f) for f in (stored or {}).get("finalists", ())))
+
+
+def _with_model(bench: Bench, observation: Observation, trials: list[Trial]) -> tuple[Finalist, ...]:
+    """The model's answer, with the process knobs on top of it that pay."""
+    stored = bench.journal.find("found")
+    if stored is None:
+        measured, found = search_live(bench, observation)
+        known = {key_of(t.config) for t in trials}
+        for trial in measured:
+            if key_of(trial.config) not in known:
+                trials.append(trial)
+                bench.journal.append("trial", key_of(trial.config), encode(trial))
+                record_trial(bench.tracker, trial, observation.defaults)
+        bench.journal.append("found", "", encode(found))
+    else:
+        found = decode(Found, stored)
+    config, log_gain = _search_process(bench, observation, trials, found.names, found.config, found.log_gain)
+    if log_gain <= math.log1p(MINIMUM_GAIN):
+        return ()
+    first = Finalist(config, found.gains)
+    return (first, *_runner_up(bench.spec.search_space, observation, first, log_gain))
+
+
+def _runner_up(space: SearchSpace, observation: Observation, first: Finalist, log_gain: float) -> tuple[Finalist, ...]:
+    """The same without its riskiest knob: what is tried where the first one fails in a fresh process, or is not proven."""
+    own = {g.knob: math.log(g.speedup.estimate) for g in first.gains if g.kept and g.speedup is not None}
+    risks = {name: (space[name].start_up_cost, space[name].numerics.severity, -own.get(name, 0.0)) for name in first.config}
+    riskiest = max(risks, key=lambda name: risks[name])
+    config = normalise(without(first.config, riskiest), observation.defaults, space)
+    if not config or log_gain - own.get(riskiest, 0.0) <= math.log1p(MINIMUM_GAIN):
+        return ()
+    return (Finalist(config, tuple(g for g in first.gains if not g.kept or g.knob in config)),)
+
+
+def _with_sampler(bench: Bench, observation: Observation, trials: list[Trial]) -> tuple[Finalist, ...]:
     _search_live(bench, observation, trials)
-    _search_process(bench, observation, trials)
-    bench.journal.append("search-done", "", {})
-    return tuple(trials)
+    best = best_of(trials)
+    _search_process(bench, observation, trials, list(observation.domains), best.config if best else {}, -(best.log_ratio or 0.0) if best else 0.0)
+    return tuple(Finalist(config) for config in finalists(trials))
+
+
+def finalists(trials: Sequence[Trial]) -> list[dict[str, Value]]:
+    """The fastest configurations of the search that are ahead by more than the minimum gain, best first; of those
+    within the minimum gain of the best, the smallest change first."""
+    ahead = [(t, t.speedup) for t in trials if t.state == "complete" and t.speedup is not None and t.speedup > 1 + MINIMUM_GAIN]
+    chosen: list[dict[str, Value]] = []
+    while ahead and len(chosen) < FINALISTS:
+        trial, _ = ahead.pop(choose([speedup for _, speedup in ahead], [len(t.config) for t, _ in ahead]))
+        chosen.append(dict(trial.config))
+    return chosen
 
 
 def _search_live(bench: Bench, observation: Observation, trials: list[Trial]) -> None:
     space = bench.spec.search_space
-    domains = {n: v for n, v in observation.domains.items() if space[n].scope is Scope.LIVE}
+    domains = {name: live_values(space[name], observation, name) for name in observation.domains}
+    domains = {name: values for name, values in domains.items() if len(values) > 1}
     if not domains:
         return
-    proposer = Proposer(bench.run_dir / "optuna.log", space, domains, observation.defaults, bench.seed)
+    proposer = Proposer(bench.run_dir / "optuna.log", space, domains, observation.defaults, bench.seed, bench.spec.search)
     proposer.restore(trials)
     for trial in trials:
         learn(proposer, trial, bench, warn=False)
@@ -108,30 +185,34 @@ def _enough(ratio: LogRatio, best: Trial | None) -> bool:
     return best is not None and ratio.estimate > (best.log_ratio or 0.0) + ratio.sigma
 
 
-def _search_process(bench: Bench, observation: Observation, trials: list[Trial]) -> None:
-    """Coordinate search over process knobs, each value on top of the best configuration so far, in paired fresh runs."""
-    space = bench.spec.search_space
-    knobs = [n for n in observation.domains if space[n].scope is Scope.PROCESS]
-    live_best = best_of(trials)
-    best: dict = dict(live_best.config) if live_best else {}
-    best_ratio = live_best.log_ratio or 0.0 if live_best else 0.0
+def _search_process(
+    bench: Bench, observation: Observation, trials: list[Trial], names: Sequence[str], best: Config, log_gain: float
+) -> tuple[dict[str, Value], float]:
+    """Coordinate search over values that need a new process, each on top of the best configuration so far, in paired fresh runs.
+
+    Returns:
+        the best configuration and its log speed-up over the job as it is.
+    """
+    space, best = bench.spec.search_space, dict(best)
     known = {key_of(t.config): t for t in trials}
-    for name in knobs:
-        start, start_ratio = dict(best), best_ratio
+    for name in names:
+        start, start_gain = dict(best), log_gain
         for value in observation.domains[name]:
             config = normalise({**start, name: value}, observation.defaults, space)
-            if config == start or len(trials) >= bench.spec.budget.trials:
+            limit = bench.spec.budget.trials
+            if space[name].scope_of(value) is Scope.LIVE or config == start or (limit is not None and len(trials) >= limit):
                 continue
             trial = known.get(key_of(config))
-            if trial is None and late(bench, trials, PROCESS_SHARE):
+            if trial is None and bench.journal.elapsed_s + PROCESS_PAIRS * pair_s(bench, observation) > proof_begins_s(bench, observation):
                 bench.progress.note(f"no time is left to try {name}={value}")
                 continue
             if trial is None:
-                trial = _measure_fresh(bench, config, start, start_ratio, len(trials), observation.noise)
+                trial = _measure_fresh(bench, config, start, -start_gain, len(trials), observation.noise)
                 store(bench, observation.defaults, trials, trial)
                 bench.stop.check()
-            if trial.state == "complete" and (trial.log_ratio or 0.0) < best_ratio - PROMISING:
-                best, best_ratio = dict(config), trial.log_ratio or 0.0
+            if trial.state == "complete" and -(trial.log_ratio or 0.0) > log_gain + PROMISING:
+                best, log_gain = dict(config), -(trial.log_ratio or 0.0)
+    return best, log_gain
 
 
 def _measure_fresh(

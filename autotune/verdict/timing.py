@@ -11,6 +11,7 @@ in its favour with a stall every tenth iteration), and the plain mean is at the 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean, median
@@ -112,6 +113,29 @@ def _scaled_phases(window: Window, n: int) -> dict[str, float]:
     rest_share = (kept - data_kept) / (total - data) if total > data else 0.0
     data_share = data_kept / data if data > 0 else (rest_share if not window.data_s else 0.0)
     return {name: value * (data_share if name == "data" else rest_share) for name, value in window.phases_s.items()}
+
+
+def full_batches(window: Window) -> Window:
+    """``window`` without the smaller batches that end an epoch, where all others are of one size.
+
+    A short block holds such a batch or none, and it costs more a sample. Where most batches differ, all stay.
+    """
+    if not window.samples:
+        return window
+    usual = Counter(window.samples).most_common(1)[0]
+    keep = [i for i, samples in enumerate(window.samples) if samples >= usual[0]]
+    if usual[1] <= len(window.samples) / 2 or len(keep) == len(window.samples):
+        return window
+    each = {name: tuple(values[i] for i in keep) for name, values in window.phase_times_s.items()}
+    shares = len(keep) / len(window.samples)
+    return replace(
+        window,
+        times_s=tuple(window.times_s[i] for i in keep),
+        samples=tuple(window.samples[i] for i in keep),
+        data_s=tuple(window.data_s[i] for i in keep) if window.data_s else (),
+        phase_times_s=each,
+        phases_s={n: math.fsum(v) for n, v in each.items()} if each else {n: v * shares for n, v in window.phases_s.items()},
+    )
 
 
 def mean_samples(window: Window) -> float:

@@ -181,6 +181,9 @@ class Knob(ABC):
     declares: tuple[str, ...] = ()  # paths of the fingerprint this knob is meant to change, e.g. "optimizers.*.lr"
     redraws: bool = False  # True if dropout draws other random numbers: its job is then compared as under another random stream
     start_up_cost: bool = False  # True if it costs seconds at start (compile, cuDNN search): reported as break-even
+    dear: bool = False  # True if switching it takes seconds in a running job: a new source of batches
+    loader: bool = False  # True if it acts on how batches come, not on what is computed with them
+    in_graph: bool = False  # True if compiled code holds it: switching it compiles anew
     range: str = ""  # the values in words, for tables: "0, 1, 2, 4 … cores"
     accepts: Mapping[str, tuple[Value, ...]] = {}  # options a user may give, and the values each may have; (): any text
     keeps_files: bool = False  # prepare() puts files into its scratch folder, to be removed when the process has ended
@@ -228,6 +231,10 @@ class Knob(ABC):
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
         """Why ``value`` cannot be used by this job on this machine, asked for or not; None if it can."""
         return None
+
+    def scope_of(self, value: Value) -> Scope:
+        """When ``value`` can be set; most knobs have one scope for all of their values."""
+        return self.scope
 
     def parse(self, value: Value) -> Value:
         """``value`` as it was meant: YAML reads an unquoted ``off`` as False, and knobs with that word undo it."""

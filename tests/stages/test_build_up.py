@@ -20,10 +20,12 @@ from autotune.stages.build_up import Step, joined, own_gains, prefixes, without_
 THREE = "{num_workers: [2], amp_dtype: [bfloat16], optimizer_impl: [fused]}"
 
 
-def explained(folder: Path, monkeypatch: pytest.MonkeyPatch, machine: Machine | None = None, share: float = math.inf) -> tuple[Result, Machine]:
+def explained(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, machine: Machine | None = None, share: float = math.inf, search: str = "model"
+) -> tuple[Result, Machine]:
     monkeypatch.setattr(stage, "SHARE", share)  # a replayed run takes no time, of which nothing is a share
     machine = machine or Machine(table(loss=Loss()))
-    spec = replace(job_file(folder, THREE), traces="finalists")
+    spec = replace(job_file(folder, THREE), traces="finalists", search=search)
     return run(folder, machine, spec), machine
 
 
@@ -52,7 +54,7 @@ def test_a_resumed_run_measures_no_step_again(tmp_path: Path, monkeypatch: pytes
 
 
 def test_without_the_time_figures_of_the_search_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    result, _ = explained(tmp_path, monkeypatch, share=-1.0)
+    result, _ = explained(tmp_path, monkeypatch, share=-1.0, search="tpe")  # it tries each knob by itself
     assert result.explanation.build_up[0].source == "search"
     assert result.explanation.build_up[-1].source == "confirmed"
     assert stage.TOO_LITTLE_TIME in result.explanation.notes

@@ -80,16 +80,16 @@ class Several(Machine):
 
 
 @contextmanager
-def bench_of(folder: Path, executor: Executor, trials: int = 12) -> Iterator[Bench]:
-    spec = job(folder, SPACE, f"budget: {{trials: {trials}, minutes: 5}}\n")
+def bench_of(folder: Path, executor: Executor, trials: int = 12, kind: str = "tpe") -> Iterator[Bench]:
+    spec = job(folder, SPACE, f"budget: {{trials: {trials}, minutes: 5}}\nsearch: {kind}\n")
     journal = Journal(folder / "run" / "journal.jsonl", lambda before: before)
     with closing(journal), open_progress("quiet", 60.0) as progress:
         yield Bench(spec, executor, journal, progress, open_tracker(None, "e", folder / "run"), folder / "run")
 
 
-def trials_of(folder: Path, executor: Executor, trials: int = 12):
-    with bench_of(folder, executor, trials) as bench:
-        return search(bench, observe(bench))
+def trials_of(folder: Path, executor: Executor, trials: int = 12, kind: str = "tpe"):
+    with bench_of(folder, executor, trials, kind) as bench:
+        return search(bench, observe(bench)).trials
 
 
 def test_one_lane_searches_as_no_lanes_do(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_when_all_are_lost_the_search_waits_for_the_next_machine(tmp_path: Path)
     with bench_of(tmp_path, several) as bench:
         observation = observe(bench)
         first.breaks = lambda config: bool(config)
-        trials = search(bench, observation)
+        trials = search(bench, observation).trials
     assert {t.node for t in trials} == {"later"} and all(t.state in ("complete", "pruned") for t in trials)
 
 
@@ -223,3 +223,20 @@ def test_machines_lost_with_one_piece_are_not_held_against_another(tmp_path: Pat
     with bench_of(tmp_path, Several(*(Lane(f"{n}") for n in range(MOST_LOST * pieces)))) as bench:
         spread(bench, take, serve, lambda piece, failure: given_up.append(piece.seed))
     assert not given_up and begun == dict.fromkeys(range(pieces), MOST_LOST)
+
+
+def test_lanes_feed_one_model(tmp_path: Path) -> None:
+    lanes = [Lane("a"), Lane("bb"), Lane("ccc")]
+    trials = trials_of(tmp_path, Several(*lanes), trials=1000, kind="model")
+    assert [lane.most_at_once for lane in lanes] == [1, 1, 1]
+    best = min(trials, key=lambda t: t.log_ratio or 0.0)
+    assert best.config["amp_dtype"] == "bfloat16" and best.config["num_workers"] == 2
+    assert [t.number for t in trials] == list(range(len(trials)))
+
+
+def test_a_plot_that_takes_machine_after_machine_with_it_is_given_up(tmp_path: Path) -> None:
+    lanes = [Lane(f"{n}", lambda config: config.get("num_workers") == 4) for n in range(12)]
+    trials = trials_of(tmp_path, Several(*lanes, at_first=1), trials=1000, kind="model")
+    fatal = [t for t in trials if t.config.get("num_workers") == 4]
+    assert fatal and all(t.state == "failed" and f"{MOST_LOST} times the machine was lost" in t.reason for t in fatal)
+    assert any(t.state == "complete" for t in trials)

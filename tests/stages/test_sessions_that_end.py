@@ -15,7 +15,8 @@ from autotune.executors.replay import ReplayTable
 from autotune.journal import Journal
 from autotune.report.terminal import open_progress
 from autotune.stages.bench import KILLS, Bench
-from autotune.stages.live import BlockFailed, LiveComparison
+from autotune.stages.kept_session import BlockFailed
+from autotune.stages.live import LiveComparison
 from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
 from autotune_trials.protocol import Block, BlockReport, Record

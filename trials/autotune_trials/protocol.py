@@ -74,6 +74,7 @@ class SessionConfig:
     match_streams: bool = False  # fixed: random numbers of a batch depend on its place in the epoch, not on which worker prepares it
     loss_scale: float | None = None  # initial scale of the agent's own float16 LossScaler; None: its usual one
     warmup_steps: int = 3  # live: iterations before Hello
+    first_epoch_s: float = 0.0  # live: Hello waits until the job has gone on after its first epoch (evaluation included), at most this long
     record_loss: bool = True
     nvtx: bool = True  # live, fixed, profile: NVTX ranges where somebody listens, see measure.nvtx
     nvtx_modules: int = 0  # profile: in the profiled window also ranges for modules down to this depth below the entry; 0: none
@@ -116,6 +117,7 @@ class Block:
     max_settle: int = 200
     max_seconds: float = 60.0  # a block never takes longer, settling included
     cached_batches: bool = False  # feed the job from a few batches kept in memory: the ceiling of the data side
+    level: bool = True  # False: a cheap switch, after which min_settle iterations are enough
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ class Slot(Executor):
     def open_live(self, process_config: Config) -> LiveSession:
         home = self._sessions.new("live", self.node)
         try:
-            hello: Hello = self.ask("open_live", dict(process_config), self._owner.loader_key, str(home))
+            hello: Hello = self.ask("open_live", dict(process_config), self._owner.loader_key, self._owner.first_epoch_s, str(home))
         except SessionFailed:
             self.bring("pack", home)
             raise

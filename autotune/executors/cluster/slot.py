@@ -81,10 +81,10 @@ class Slot:
 
         return tuple(ray.get([outpost.describe.remote() for outpost in self._outposts]))
 
-    def open_live(self, process_config: Config, loader_key: str, home: str) -> Answer:
+    def open_live(self, process_config: Config, loader_key: str, first_epoch_s: float, home: str) -> Answer:
         """A session is started; ``home``: what its directory will be called where the tuner runs."""
         def do() -> Hello:
-            self._local.loader_key = loader_key
+            self._local.loader_key, self._local.first_epoch_s = loader_key, first_epoch_s
             self._live = self._local.open_live(process_config)
             return self._live.hello
 

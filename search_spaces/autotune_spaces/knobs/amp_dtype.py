@@ -18,6 +18,7 @@ class AmpDtype(Knob):
     name = "amp_dtype"
     scope = Scope.LIVE
     numerics = Numerics.ROUNDING
+    in_graph = True
     ordered = False
     range = "off, bfloat16, float16 (CUDA)"
     card = Card(

@@ -23,6 +23,8 @@ class BatchSize(Knob):
     name = "batch_size"
     scope = Scope.LIVE
     numerics = Numerics.STATISTICAL
+    dear = True
+    in_graph = True
     range = "the job's × ½, 1, 2, 4, 8"
     accepts = {"lr_scaling": LR_RULES}
     card = Card(

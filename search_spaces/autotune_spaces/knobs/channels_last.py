@@ -13,6 +13,7 @@ class ChannelsLast(Knob):
     name = "channels_last"
     scope = Scope.LIVE
     numerics = Numerics.ROUNDING
+    in_graph = True
     range = "false, true"
     card = Card(
         what="Keeps images and convolution weights with the channels of a pixel side by side in memory (NHWC), the order "

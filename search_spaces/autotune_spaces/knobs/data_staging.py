@@ -24,6 +24,7 @@ class DataStaging(Knob):
     name = "data_staging"
     scope = Scope.PROCESS
     numerics = Numerics.EXACT
+    loader = True
     start_up_cost = True
     keeps_files = True
     ordered = False

@@ -14,6 +14,8 @@ class InOrder(Knob):
     scope = Scope.LIVE
     # Not exact: which batch comes first then depends on timing, so the trajectory is another one in every run.
     numerics = Numerics.STATISTICAL
+    dear = True
+    loader = True
     ordered = False
     range = "true, false"
     card = Card(

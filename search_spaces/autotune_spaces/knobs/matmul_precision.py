@@ -26,6 +26,7 @@ class MatmulPrecision(Knob):
     name = "matmul_precision"
     scope = Scope.LIVE
     numerics = Numerics.ROUNDING
+    in_graph = True
     range = "highest, high (CUDA), medium"
     ordered = False
     card = Card(

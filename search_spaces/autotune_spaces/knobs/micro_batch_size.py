@@ -17,6 +17,7 @@ class MicroBatchSize(Knob):
     name = "micro_batch_size"
     scope = Scope.LIVE
     numerics = Numerics.ROUNDING
+    in_graph = True
     redraws = True
     range = "the batch ÷ 2, 4, 8 (CPU); up to the optimizer's batch, where the job accumulates"
     card = Card(

@@ -13,6 +13,7 @@ class NonBlocking(Knob):
     name = "non_blocking"
     scope = Scope.LIVE
     numerics = Numerics.EXACT
+    loader = True
     range = "false, true"
     card = Card(
         what="Copies of pinned batches to the GPU are started and not waited for; the GPU keeps its own order, so the "

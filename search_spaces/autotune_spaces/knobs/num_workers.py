@@ -15,6 +15,8 @@ class NumWorkers(Knob):
     name = "num_workers"
     scope = Scope.LIVE
     numerics = Numerics.EXACT
+    dear = True
+    loader = True
     range = "0, 1, 2, 4 … cores"
     card = Card(
         what="How many processes read and prepare batches beside the training process; 0 prepares them in the training "

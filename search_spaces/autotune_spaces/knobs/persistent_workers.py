@@ -13,6 +13,8 @@ class PersistentWorkers(Knob):
     name = "persistent_workers"
     scope = Scope.LIVE
     numerics = Numerics.EXACT
+    dear = True
+    loader = True
     range = "false, true"
     card = Card(
         what="Keep the worker processes from one epoch to the next instead of starting new ones at every epoch.",

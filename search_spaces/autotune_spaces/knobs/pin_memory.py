@@ -13,6 +13,8 @@ class PinMemory(Knob):
     name = "pin_memory"
     scope = Scope.LIVE
     numerics = Numerics.EXACT
+    dear = True
+    loader = True
     range = "false, true"
     card = Card(
         what="Batches are put into page-locked host memory, from which the GPU copies faster and, with non_blocking, "

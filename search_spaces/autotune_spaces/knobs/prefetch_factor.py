@@ -15,6 +15,8 @@ class PrefetchFactor(Knob):
     name = "prefetch_factor"
     scope = Scope.LIVE
     numerics = Numerics.EXACT
+    dear = True
+    loader = True
     range = "2, 4, 8"
     card = Card(
         what="How many batches each worker prepares ahead of need.",

@@ -42,14 +42,16 @@ class LiveMode(Mode):
         self._skipped = 0
         self._alone = True
         self._lost = False  # the running block ended in out-of-memory
+        self._first_epoch = agent.config.first_epoch_s > 0  # it is to end before the tuner is told of the job
+        self._first_epoch_began_s = 0.0
         self._graphs: int | None = None  # compiled when the window was opened; None: nothing is compiled by us
 
     def on_iteration(self, iteration: Any) -> None:
         agent = self.agent
         if iteration.index == 0:
             self.startup_s = startup_s()
-        if self._plan is None:  # a loader that others are walked beside must end when it does: zip(…, strict=True) checks that
-            agent.loader_hooks.set_stretch(not agent.consumption.walks_together)
+        if self._plan is None:
+            self._look_for_epoch_end(iteration)
         if self._lost:
             with agent.own_time():  # the job has survived it: back to its own settings, and on with the plan
                 self._lost = False
@@ -58,12 +60,27 @@ class LiveMode(Mode):
         elif self._block is not None:
             self.show_life(iteration)
             self._go_on(iteration)
-        elif self._plan is None and agent.iterations >= agent.config.warmup_steps:
+        elif self._plan is None and not self._first_epoch and agent.iterations >= agent.config.warmup_steps:
             with agent.own_time():
                 self._greet()
 
     def start_over(self) -> None:
         self.startup_s = startup_s()
+
+    def _look_for_epoch_end(self, iteration: Any) -> None:
+        """Let the first epoch end as the job has it: what its evaluation leaves behind (the heap, caches) is part of the job.
+
+        From then on the loader's epochs are stretched; until then they must end, or there is no evaluation.
+        """
+        agent = self.agent
+        if self._first_epoch:
+            if not self._first_epoch_began_s:
+                self._first_epoch_began_s, self._first_epoch = perf_counter(), world_size(agent.torch) == 1  # ranks greet at the same step
+            over = perf_counter() - self._first_epoch_began_s > agent.config.first_epoch_s
+            self._first_epoch = self._first_epoch and not (iteration.turnovers or over)
+            self.show_life(iteration)
+        # a loader that others are walked beside must end when it does: zip(…, strict=True) checks that
+        agent.loader_hooks.set_stretch(not self._first_epoch and not agent.consumption.walks_together)
 
     def on_out_of_memory(self, text: str) -> None:
         if self._block is not None:

@@ -72,7 +72,7 @@ class Settling:
 
     def done(self, spent_s: float) -> bool:
         """Whether settling ends now; ``spent_s``: seconds since the block began. ``settled`` says if on evidence."""
-        self.settled = self.count >= self._block.min_settle and not self.drains and self._levelled()
+        self.settled = self.count >= self._block.min_settle and not self.drains and (not self._block.level or self._levelled())
         out_of_time = spent_s > SETTLE_SHARE * self._block.max_seconds and self.count >= min(2, self._block.max_settle)
         return self.settled or self.count >= self._block.max_settle or out_of_time
 

@@ -1,0 +1,242 @@
+"""One running process of the job, kept as long as it lives: what live measurements have in common.
+
+    run(block) ── the job ended ────────▶ a new process, shorter blocks (room.py)
+       │       ── killed by somebody ───▶ a new process, the same block
+       │       ── its machine is lost ──▶ a new process elsewhere, the same block
+       │       ── anything else ────────▶ BlockFailed: the configuration's doing; the next block opens a new process
+       └──▶ BlockReport
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
+
+from autotune.errors import BaselineError
+from autotune.executors.base import LiveSession, SessionFailed
+from autotune.secrets import mask_command
+from autotune.stages.bench import KILLS, Bench
+from autotune.stages.lanes import MOST_LOST
+from autotune.stages.room import Room
+from autotune_spaces.base import Config
+from autotune_trials.diagnose import KILLED
+from autotune_trials.protocol import Block, BlockReport, Window
+
+BLOCK_LIMIT_S = 60.0  # a candidate this slow has lost anyway
+COMPILE_LIMIT_S = 300.0  # max-autotune of a large model takes minutes
+
+
+class BlockFailed(Exception):
+    """A candidate could not be measured. ``kind``: infeasible (memory), failed (anything else)."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind, self.reason = kind, reason
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one block."""
+
+    config: Config
+    report: BlockReport | None  # None: see failure; neither: nothing is known (a worker was killed from outside)
+    failure: BlockFailed | None = None
+
+
+class KeptSession:
+    """Opens the job when it must and runs blocks in it. A context manager.
+
+    ``room``: iterations of a block that a session of this job is known to have room for.
+    """
+
+    def __init__(self, bench: Bench, process_config: Config | None = None, room: int = 0) -> None:
+        self.bench, self.process_config = bench, dict(process_config or {})
+        self.restarts = 0  # sessions that ended by themselves
+        self.room = Room(room)
+        self._session: LiveSession | None = None
+        self._kills = 0  # of the job, by somebody else, since a block was finished
+        self._lost = 0  # sessions whose machine is gone
+        self._own_memory_share = 0.0  # of the device's, that the job takes as it is
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+        self._session = None
+        self.room.begin_session()
+
+    @property
+    def session(self) -> LiveSession:
+        """The running session, started if need be."""
+        if self._session is None:
+            self._session = self._opened()
+        return self._session
+
+    def _opened(self) -> LiveSession:
+        executor = self.bench.executor
+        try:
+            return executor.open_live(self.process_config)
+        except SessionFailed as failure:
+            if failure.kind not in ("ended", "unhooked") or not executor.first_epoch_s:
+                raise
+            executor.first_epoch_s = 0.0  # the job has one epoch only: it ended where the second was waited for
+            return executor.open_live(self.process_config)
+
+    def run(self, config: Config, planned: Block) -> BlockReport:
+        """Measure one block of ``config``.
+
+        Raises:
+            BlockFailed: out of memory, a knob that raised, a crash or a hang with this configuration.
+            BaselineError: the job is too short to be measured in.
+            SessionFailed: the unchanged job fails.
+        """
+        while True:
+            [outcome] = self.run_all([(config, planned)])
+            if outcome.failure is not None:
+                raise outcome.failure
+            if outcome.report is not None:
+                return outcome.report
+
+    def run_all(self, planned: Sequence[tuple[Config, Block]]) -> list[Outcome]:
+        """Measure blocks one after another, without a pause where the job lives on; outcomes in their order.
+
+        Raises:
+            BaselineError, SessionFailed: as :meth:`run`.
+        """
+        outcomes: list[Outcome] = []
+        left = list(planned)
+        shortened = 0  # iterations that a session which ended by itself has left room for
+        while left:
+            try:
+                reports = self.session.measure([block for _, block in left])
+            except SessionFailed as failure:
+                reports = list(failure.partial)
+                outcomes += self._judged(left, reports, shortened)
+                left = left[len(reports) :]
+                if left:
+                    config, block = left[0]
+                    try:
+                        again = self._again(failure, config, block)
+                        if again != block:
+                            shortened = again.iterations
+                            left = [(c, replace(b, iterations=min(b.iterations, shortened))) for c, b in left]
+                    except BlockFailed as failed:
+                        outcomes.append(Outcome(config, None, failed))
+                        left.pop(0)
+                    finally:
+                        self.close()
+                else:
+                    self.close()
+                continue
+            outcomes += self._judged(left, reports, shortened)
+            left = []
+        return outcomes
+
+    def _judged(self, planned: Sequence[tuple[Config, Block]], reports: Sequence[BlockReport], shortened: int) -> list[Outcome]:
+        if shortened and any(report.window is not None for report in reports):
+            self.room.longest = min(self.room.longest, shortened)
+        return [self._outcome(config, report) for (config, _), report in zip(planned, reports, strict=False)]
+
+    def _outcome(self, config: Config, report: BlockReport) -> Outcome:
+        try:
+            if self._worker_was_killed(report):
+                return Outcome(config, None)
+            self.room.finish(len(report.window.times_s) if report.window else 0)
+            self.bench.stop.check_after("crash" if report.error else "")
+            self._kills = 0
+            if report.error or report.window is None or not report.window.times_s:
+                raise self._failed(report)
+            self._check_memory(config, report.window)
+        except BlockFailed as failed:
+            return Outcome(config, None, failed)
+        return Outcome(config, report)
+
+    def _again(self, failure: SessionFailed, config: Config, block: Block) -> Block:
+        """The block to try in a new session: the job has come to its end, or was killed, or its machine is lost. Raises what else it means."""
+        self.bench.stop.check_after(failure.kind)
+        if failure.kind == "killed" and self._kills < KILLS - 1:
+            self._kills, self.restarts = self._kills + 1, self.restarts + 1
+            self.bench.progress.note(f"the job was killed ({failure.detail}); started again")
+            return block
+        if failure.kind == "lost":
+            self.restarts, self._lost = self.restarts + 1, self._lost + 1
+            if not self.bench.executor.fails_over or self._lost > MOST_LOST:
+                raise failure
+            self.bench.progress.warning(f"{failure.detail}: what was being measured there is measured again")
+            return block
+        own = not config and not block.cached_batches  # nothing is asked of the job that it does not do by itself
+        if self.room.may_have_ended(failure.kind, block):
+            self.restarts += 1
+            if self.room.end_session():
+                return self.room.shortened(block)
+            raise self._too_short(failure) if own else BlockFailed("failed", f"the job ends before one block could be measured ({failure.detail})")
+        if own and self.process_config == {}:
+            raise failure
+        self._kills = 0
+        raise _lost_trial(failure)
+
+    def _worker_was_killed(self, report: BlockReport) -> bool:
+        """Somebody killed a worker of the job's DataLoader, without which the job goes on at its own settings: the block is measured again.
+
+        Raises:
+            BlockFailed: too often in a row.
+        """
+        if not KILLED.search(report.error):
+            return False
+        self.bench.stop.check_after("killed")
+        self._kills += 1
+        if self._kills < KILLS:
+            self.bench.progress.note(f"measured again: {report.error}")
+            return True
+        self._kills = 0
+        raise BlockFailed("infeasible", f"workers of its DataLoader were killed {KILLS} times in a row ({report.error})")
+
+    def _too_short(self, failure: SessionFailed) -> BaselineError:
+        command = " ".join(mask_command(self.bench.spec.command))
+        if failure.kind == "crash":
+            tail = f"\n{failure.log_tail}" if failure.log_tail else ""
+            return BaselineError(
+                f"the job fails before one block of iterations could be measured: {failure.detail}{tail}",
+                where=failure.where or command, expected="a few hundred optimizer steps",
+                remedy="make the command run for so many steps by itself; "
+                "if it is made for fewer and fails beyond its end, raise its number of epochs or steps in job.yaml's command",
+            )
+        return BaselineError(
+            "the job ends before one block of iterations could be measured",
+            where=command, expected=f"a few hundred optimizer steps ({failure.detail})",
+            remedy="raise its number of epochs or steps in job.yaml's command: trials never run to the end",
+        )
+
+    def _failed(self, report: BlockReport) -> BlockFailed:
+        kind, _, text = report.error.partition(":")
+        if kind == "oom":
+            return BlockFailed("infeasible", f"out of memory ({text.strip()})")
+        return BlockFailed("failed", report.error or "no iteration was finished in the time a block may take")
+
+    def _check_memory(self, config: Config, window: Window) -> None:
+        """Candidates only: what the job takes by itself is its owner's business, and nobody is refused for taking no more."""
+        limits, machine = self.bench.spec.constraints, self.session.machine
+        if self.session.job.device == "cuda" and machine.device_memory_gib:
+            share = window.peak_memory_gib / machine.device_memory_gib
+            if not config:
+                self._own_memory_share = max(self._own_memory_share, share)
+            elif share > max(limits.device_memory_fraction, self._own_memory_share):
+                raise BlockFailed("infeasible", f"uses {share:.0%} of the device's memory, more than device_memory_fraction allows")
+        elif config and limits.host_memory_gib is not None and window.peak_memory_gib > limits.host_memory_gib:
+            raise BlockFailed("infeasible", f"uses {window.peak_memory_gib:.1f} GiB, more than host_memory_gib allows")
+
+
+def _lost_trial(failure: SessionFailed) -> BlockFailed:
+    """What the end of a session says of the configuration that was being measured in it."""
+    if failure.kind == "oom":
+        return BlockFailed("infeasible", f"out of memory ({failure.detail})")
+    if failure.kind == "killed":  # by a guard of the machine's memory, most likely: larger sizes are not tried
+        return BlockFailed("infeasible", f"killed {KILLS} times in a row ({failure.detail})")
+    return BlockFailed("failed", f"{failure.kind}: {failure.detail}")

@@ -1,0 +1,148 @@
+"""Plots: configurations measured one after another in the running job, in blocks as short as their knobs allow.
+
+    plot │ settle▒▒▒ block█ │▒█│▒█│▒█│▒█│ …        dear knobs (workers, compile) stay as they are within a plot,
+                                                   cheap ones (dtype, layout, gc) change with every block
+
+A block of a cheap change needs a few iterations to get going and a quarter of a second to be measured; what one
+block lacks in precision the search model takes from all the others (autotune/search/model).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from autotune.job.configs import key_of, live_choices
+from autotune.results import Anatomy
+from autotune.stages.bench import Bench
+from autotune.stages.kept_session import COMPILE_LIMIT_S, BlockFailed, KeptSession, Outcome
+from autotune.stages.room import MIN_ITERATIONS
+from autotune.verdict.timing import anatomy, cost_per_sample, disturbed, full_batches, winsorized_mean
+from autotune_spaces.base import Config
+from autotune_trials.protocol import Block, BlockReport, Window
+
+BLOCK_S = 0.25  # aim of one measured block
+MOST_WEIGHT = 4.0  # of a block: longer ones share the machine's speed of their moment
+SETTLE_ITERATIONS = 3  # after a cheap switch
+BATCHES_A_WORKER = 2  # in a block: workers hand over in turns, and batches arrive in bursts
+BLOCK_LIMIT_S = 30.0  # a configuration this slow is hopeless
+CALM_WINDOWS = 8  # the latest ones say what load is usual on this machine
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One block of a plot."""
+
+    config: Config
+    log_cost: float | None  # of a sample in seconds; None: failed, or spoiled by other load
+    weight: float = 0.0  # its length against a standard block's
+    failure: BlockFailed | None = None
+    parts: Anatomy | None = None
+    settle_s: float = 0.0
+    wall_s: float = 0.0
+    no_effect: tuple[tuple[str, str], ...] = ()
+
+
+class LivePlots(KeptSession):
+    """Measures plots in a kept session; see the module.
+
+    Args:
+        iteration_s: of the job as it is.
+        room: iterations of a block that a session of this job is known to have room for.
+    """
+
+    def __init__(self, bench: Bench, process_config: Config, iteration_s: float, room: int = 0) -> None:
+        super().__init__(bench, process_config, room)
+        self.spoiled = 0  # blocks left out because something else ran
+        self._iteration_s = {"": iteration_s}  # of the configurations measured, and "" for those not measured yet
+        self._samples = 0.0  # an iteration of the job as it is
+        self._turnovers: dict[str, list[float]] = {}  # time lost at epoch ends, by what the loader is built from
+        self._calm: deque[Window] = deque(maxlen=CALM_WINDOWS)
+        self._count = 0
+        self._before: Config | None = None  # what the job was left at
+
+    def close(self) -> None:
+        super().close()
+        self._before = None
+
+    def measure(self, configs: Sequence[Config]) -> list[Measured]:
+        """The blocks of one plot, in this order.
+
+        Raises:
+            BaselineError, SessionFailed: the unchanged job cannot be measured.
+        """
+        planned = []
+        for config in configs:
+            planned.append((config, self._block(config)))
+            self._before = config
+        return [self._measured(outcome) for outcome in self.run_all(planned)]
+
+    def _block(self, config: Config) -> Block:
+        self._count += 1
+        space = self.bench.spec.search_space
+        slow_start = any(space[name].start_up_cost for name in config)
+        block = Block(
+            id=f"p{self._count}", knobs=live_choices(config, space), iterations=self._iterations(config),
+            max_seconds=COMPILE_LIMIT_S if slow_start else BLOCK_LIMIT_S,
+        )
+        return block if self._dear(config) else replace(block, min_settle=SETTLE_ITERATIONS, level=False)
+
+    def _dear(self, config: Config) -> bool:
+        """Whether the job needs more than a few iterations to get from what it was left at to ``config``."""
+        before = self._before
+        space = self.bench.spec.search_space
+        slow = {name for name in {*(before or {}), *config} if space[name].dear or space[name].start_up_cost}
+        return before is None or any(before.get(name) != config.get(name) for name in slow)
+
+    def _iterations(self, config: Config) -> int:
+        iteration_s = self._iteration_s.get(key_of(config), self._iteration_s[""])
+        batch = config.get("batch_size")
+        if isinstance(batch, int) and self._samples and key_of(config) not in self._iteration_s:
+            iteration_s *= max(batch * self.session.job.world_size / self._samples, 1.0)
+        loader = self.session.job.loader
+        workers = config.get("num_workers", loader.num_workers if loader is not None else 0)
+        bursts = BATCHES_A_WORKER * workers if isinstance(workers, int) else 0
+        return round(min(max(BLOCK_S / iteration_s, MIN_ITERATIONS, bursts), self.room.longest))
+
+    def _measured(self, outcome: Outcome) -> Measured:
+        report = outcome.report
+        if report is None or report.window is None:
+            return Measured(outcome.config, None, failure=outcome.failure)
+        window = full_batches(report.window)
+        wall_s = report.settle_s + math.fsum(report.window.times_s)
+        parts = anatomy(window, report.settle_iterations)
+        no_effect = tuple(report.no_effect.items())
+        if self._spoiled(window):
+            return Measured(outcome.config, None, parts=parts, settle_s=report.settle_s, wall_s=wall_s, no_effect=no_effect)
+        iteration_s = winsorized_mean(window.times_s)
+        self._iteration_s[key_of(outcome.config)] = self._iteration_s[""] = iteration_s
+        if not outcome.config:
+            self._samples = sum(window.samples) / len(window.samples)
+        cost = cost_per_sample(window, turnover_s=self._turnover_s(outcome.config, report))
+        weight = min(math.fsum(window.times_s) / BLOCK_S, MOST_WEIGHT)
+        return Measured(outcome.config, math.log(cost), weight, None, parts, report.settle_s, wall_s, no_effect)
+
+    def _spoiled(self, window: Window) -> bool:
+        """Something else ran meanwhile. Where it always does, it slows all blocks alike."""
+        quiet = replace(window, cpu_pressure=0.0)  # the job's own doing as well, and different for each configuration
+        why = disturbed(quiet, tuple(self._calm))
+        self._calm.append(quiet)
+        if why is not None:
+            self.spoiled += 1
+        return why is not None
+
+    def _turnover_s(self, config: Config, report: BlockReport) -> float | None:
+        """Mean time lost at an epoch's end with this loader; while none was seen, what building it took, where every epoch does that."""
+        assert report.window is not None
+        space = self.bench.spec.search_space
+        key = key_of({name: value for name, value in config.items() if space[name].dear})
+        seen = self._turnovers.setdefault(key, [])
+        seen += report.window.turnovers_s
+        if seen:
+            return sum(seen) / len(seen)
+        loader = self.session.job.loader
+        if loader is None or not config.get("num_workers", loader.num_workers):
+            return None
+        return None if config.get("persistent_workers", loader.persistent_workers) else report.rebuild_s or None

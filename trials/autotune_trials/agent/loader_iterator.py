@@ -309,6 +309,7 @@ def iterator_class(data: Any) -> type:
             stream.tracks = want.num_workers > 0 and not stream.iterable
             self._settings = want
             hooks.asking = state if stream.iterable else None
+            hooks.metering = hooks.meter_of(state)
             try:
                 if want == self._own:
                     source = hooks.original_get_iterator(shadow)
@@ -316,7 +317,7 @@ def iterator_class(data: Any) -> type:
                     kind = "_MultiProcessingDataLoaderIter" if want.num_workers else "_SingleProcessDataLoaderIter"
                     source = getattr(data, kind)(shadow)
             finally:
-                hooks.asking = None
+                hooks.asking = hooks.metering = None
             if stream.seeds is not None and want.num_workers == 0:
                 source._dataset_fetcher = SeededFetcher(source._dataset_fetcher, stream, hooks)
             source._autotune_settings = want

@@ -26,7 +26,7 @@ from autotune.stages.room import MIN_ITERATIONS, Room
 from autotune.verdict.speedup import LogRatio, live_log_ratio, pooled
 from autotune.verdict.timing import anatomy, cost_per_sample, disturbed, mean_turnover_s
 from autotune_spaces.base import Config
-from autotune_trials.diagnose import KILLED
+from autotune_trials.diagnose import KILLED, WORKERS_TOO_MANY
 from autotune_trials.protocol import Block, BlockReport, Window
 
 BLOCK_S = 0.7  # aim of one measured block: long against scheduler ticks (4 ms), short against drift (seconds)
@@ -38,6 +38,7 @@ CALM_WINDOWS = 5  # the latest windows of a configuration say what load is usual
 MOST_REMEASURED = 8  # blocks of one session; a machine busier than that is simply busy, and the noise figure says so
 CLEAR_LOSS = 0.10  # log ratio; a first pair this much slower, and beyond 4 sigma of noise, ends the comparison
 ROUNDS = 3  # of two pairs each, for one comparison
+TOO_MANY_WORKERS = "workers are more than the machine or its limits hold"
 SPOILED = 0.08  # standard error of a round's log ratio above which (and above 3x the noise) something hit it
 
 
@@ -127,7 +128,7 @@ class LiveComparison:
         """
         report = self._measure(config, cached_batches)
         for _ in range(REMEASURE):
-            history = self._histories.setdefault(key_of(config), _History())
+            history = self._histories.setdefault(key_of(config) + " from memory" * cached_batches, _History())  # another load, no epoch ends
             why = None if cached_batches else disturbed(_window(report), tuple(history.latest))
             history.add(_window(report))
             if why is None or self.disturbed_blocks >= MOST_REMEASURED:
@@ -325,6 +326,8 @@ class LiveComparison:
         kind, _, text = report.error.partition(":")
         if kind == "oom":
             return BlockFailed("infeasible", f"out of memory ({text.strip()})")
+        if found := WORKERS_TOO_MANY.search(report.error):
+            return BlockFailed("infeasible", f"{found['workers']} {TOO_MANY_WORKERS} ({found['error']})")
         return BlockFailed("failed", report.error or "no iteration was finished in the time a block may take")
 
     def _check_memory(self, window: Window) -> None:

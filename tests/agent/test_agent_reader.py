@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tiny_tuner import Tuner, block
 
+from autotune_trials.diagnose import WORKERS_TOO_MANY
 from autotune_trials.protocol import BlockReport, Hello, Window
 
 JOB = """
@@ -83,3 +84,32 @@ def test_what_was_put_in_to_look_at_the_reader_is_taken_out_when_the_agent_goes(
     code, out, err = tuner.finish()
     assert code == 0, err
     assert out.splitlines()[-1].endswith("dataloader.py")
+
+
+# ------------------------------------------------------------------ more workers than the process may have
+
+FEW_FILES = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))\n"
+
+
+def limited(files: int, workers: int = 0) -> str:
+    return FEW_FILES.replace("FILES", str(files)) + source("time.sleep(0.001)", workers)
+
+
+@pytest.mark.parametrize("own", [0, 2])
+@pytest.mark.parametrize("files", [80, 150])
+def test_workers_that_cannot_be_started_or_fed_cost_their_block_and_the_job_goes_on(tuner: Tuner, own: int, files: int) -> None:
+    """With 80 files 40 workers cannot be started; with 150 they are, and then there is none left for their batches."""
+    tuner.start(limited(files, own))
+    hello = tuner.receive()
+    assert (hello.job.process.most_files, hello.job.process.open_files > 3) == (files, True)
+    before, failed, after = tuner.measure(block("own", 6), block("40", 6, num_workers=40), block("own again", 6))
+    assert before.error == "" and before.window is not None
+    assert failed.window is None and WORKERS_TOO_MANY.search(failed.error), failed.error
+    assert after.error == "" and len(after.window.times_s) == 6, after.error
+    assert after.notes["in_force"]["loader"]["num_workers"] == own
+    assert tuner.process is not None and len(children(tuner.process.pid)) == own, "none of the 40 is left"
+
+
+def children(pid: int) -> list[str]:
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
+        return file.read().split()

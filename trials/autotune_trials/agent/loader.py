@@ -215,7 +215,7 @@ class LoaderHooks:
         if template is not None:
             try:
                 self.known_facts = describe(
-                    self.data, template, state.key, state.site, state.batch_size, state.asked_worker_info
+                    self.data, template, state.key, state.site, state.batch_size, state.asked_worker_info, state.batch
                 )
             except Exception:  # a sampler or dataset of the job's own that cannot be described; fault() tells the tuner
                 self.fault("loader facts")

@@ -96,9 +96,9 @@ def limited(files: int, workers: int = 0) -> str:
 
 
 @pytest.mark.parametrize("own", [0, 2])
-@pytest.mark.parametrize("files", [80, 150])
+@pytest.mark.parametrize("files", [80, 200])
 def test_workers_that_cannot_be_started_or_fed_cost_their_block_and_the_job_goes_on(tuner: Tuner, own: int, files: int) -> None:
-    """With 80 files 40 workers cannot be started; with 150 they are, and then there is none left for their batches."""
+    """With 80 files 40 workers cannot be started; with 200 they are, and then there is none left for their batches."""
     tuner.start(limited(files, own))
     hello = tuner.receive()
     assert (hello.job.process.most_files, hello.job.process.open_files > 3) == (files, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from machines import ADAM, CPU, CUDA, CUDA_JOB, JOB, MLP, OLD_CUDA, job, machine, with_loader

@@ -8,7 +8,7 @@ from typing import Any
 
 from autotune.explain.records import Explanation
 from autotune_spaces.base import Value
-from autotune_spaces.facts import JobFacts, Machine
+from autotune_spaces.facts import JobFacts, Machine, ReaderFacts
 from autotune_trials.protocol import Window
 
 RESULT_SCHEMA_VERSION = 1
@@ -40,6 +40,7 @@ class Anatomy:
     iterations: int
     left_out: int  # iterations at the start that are not counted
     turnover_s: float = 0.0  # mean time lost at an epoch's end
+    epoch_iterations: int | None = None  # iterations from one to the next; None: not known
     peak_memory_gib: float = 0.0
 
 
@@ -52,13 +53,18 @@ class Observation:
     anatomy: Anatomy
     noise: float  # standard deviation of the log time per sample between baseline blocks
     ceiling: float | None  # speed-up an infinitely fast loader would give; None if it could not be measured
-    bottleneck: str  # "loader", "compute", "optimizer", "overhead", "balanced"
+    bottleneck: str  # "loader", "epoch ends", "compute", "optimizer", "overhead", "balanced"
     bottleneck_why: str  # one sentence with the figures
     domains: Mapping[str, tuple[Value, ...]]  # knobs in the search
     defaults: Mapping[str, Value]  # the job's own value of each
     withdrawn: Mapping[str, str]  # knob -> reason
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     startup_s: float = 0.0
+
+    @property
+    def reader(self) -> ReaderFacts | None:
+        """How fetching batches spends its time; None if nothing is known of it."""
+        return self.job.reader
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ SIZE = ("micro_batch_size", "batch_size")
 
 ORDER: Mapping[str, Sequence[str]] = {
     "loader": LOADER + COMPUTE + OPTIMIZER + SIZE,
+    "epoch ends": ("persistent_workers", *LOADER, *COMPUTE, *OPTIMIZER, *SIZE),
     "compute": COMPUTE + LOADER[:1] + OPTIMIZER + SIZE + LOADER[1:],
     "optimizer": OPTIMIZER + COMPUTE + LOADER + SIZE,
     "overhead": ("compile_mode", "intra_op_threads") + SIZE + OPTIMIZER + LOADER + COMPUTE,

@@ -21,10 +21,11 @@ from autotune.stages.bench import KILLS, Bench
 from autotune.stages.lanes import MOST_LOST
 from autotune.stages.room import Room
 from autotune_spaces.base import Config
-from autotune_trials.diagnose import KILLED
+from autotune_trials.diagnose import KILLED, WORKERS_TOO_MANY
 from autotune_trials.protocol import Block, BlockReport, Window
 
 BLOCK_LIMIT_S = 60.0  # a candidate this slow has lost anyway
+TOO_MANY_WORKERS = "workers are more than the machine or its limits hold"
 COMPILE_LIMIT_S = 300.0  # max-autotune of a large model takes minutes
 
 
@@ -218,6 +219,8 @@ class KeptSession:
         kind, _, text = report.error.partition(":")
         if kind == "oom":
             return BlockFailed("infeasible", f"out of memory ({text.strip()})")
+        if found := WORKERS_TOO_MANY.search(report.error):
+            return BlockFailed("infeasible", f"{found['workers']} {TOO_MANY_WORKERS} ({found['error']})")
         return BlockFailed("failed", report.error or "no iteration was finished in the time a block may take")
 
     def _check_memory(self, config: Config, window: Window) -> None:

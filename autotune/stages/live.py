@@ -93,7 +93,7 @@ class LiveComparison(KeptSession):
         """
         report = self.run(config, self._plan(config, cached_batches))
         for _ in range(REMEASURE):
-            history = self._histories.setdefault(key_of(config), _History())
+            history = self._histories.setdefault(key_of(config) + " from memory" * cached_batches, _History())  # another load, no epoch ends
             why = None if cached_batches else disturbed(_window(report), tuple(history.latest))
             history.add(_window(report))
             if why is None or self.disturbed_blocks >= MOST_REMEASURED:

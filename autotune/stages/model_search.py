@@ -21,7 +21,7 @@ from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of, normalise
 from autotune.results import Anatomy, Interval, KnobGain, Observation, Trial
-from autotune.search.focus import knobs_that_matter
+from autotune.search.focus import LOADER_KINDS, knobs_that_matter
 from autotune.search.model import Answer, KnobVerdict, ModelSearch, Plot, SearchKnob
 from autotune.search.seeds import guess
 from autotune.secrets import mask_command
@@ -31,6 +31,7 @@ from autotune.stages.kept_session import BlockFailed
 from autotune.stages.lanes import MOST_LOST, spread
 from autotune.stages.observe import explain_failure
 from autotune.stages.plots import BLOCK_S, SETTLE_ITERATIONS, LivePlots, Measured
+from autotune.stages.proposals import to_blame
 from autotune.stages.room import MIN_ITERATIONS
 from autotune_spaces.base import Config, Knob, Numerics, Scope, Value
 from autotune_spaces.codec import decode, encode
@@ -41,7 +42,6 @@ PRICES = {Numerics.EXACT: 0.005, Numerics.ROUNDING: 0.01, Numerics.STATISTICAL: 
 COMPILE_S: dict[Value, float] = {"default": 20.0, "reduce-overhead": 25.0, "max-autotune": 60.0}  # until one was seen
 SWITCH_S = 1.5  # a dear knob, until one was seen
 STILL_WAITING = 0.5  # share of an iteration
-SIZES = ("batch_size", "micro_batch_size", "num_workers")  # where memory ends at one value, it ends at every larger one
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,8 @@ class ModelStudy:
         model = ModelSearch(
             [self._search_knob(name) for name in self.names],
             normalise=partial(normalise, defaults=observation.defaults, space=self.space),
-            bottleneck=observation.bottleneck, seed=self.bench.seed, noise=min(max(observation.noise, 0.02), 0.2),
+            bottleneck="loader" if observation.bottleneck in LOADER_KINDS else observation.bottleneck,
+            seed=self.bench.seed, noise=min(max(observation.noise, 0.02), 0.2),
             compile_start_up_s=self._compile_s, planned_s=self.bench.spec.planned_steps * observation.anatomy.iteration_s,
         )
         for config, log_cost, weight in self._rows:
@@ -262,7 +263,7 @@ class ModelStudy:
         self._failed.append(config)
         if set(config) <= set(self.names):
             self.model.failed(config)
-        for name in SIZES if kind == "infeasible" else ():
+        for name in to_blame(config, reason) if kind == "infeasible" else ():
             size = config.get(name)
             for larger in self.observation.domains.get(name, ()):
                 if isinstance(size, int) and isinstance(larger, int) and larger > size:

@@ -1,7 +1,8 @@
 """OBSERVE: the job as it is.
 
 One live session of the baseline gives its own knob values, where an iteration's time goes, how noisy this machine is, and
-the ceiling: how fast the job would run if batches cost nothing. From that follow the bottleneck and the knobs worth searching.
+the ceiling: how fast the job would run if batches cost nothing; and how fetching batches spends its time. From that follow the
+bottleneck and the knobs worth searching.
 
     B │ B │ ceiling │ B │ B          five blocks, one process
 """
@@ -12,22 +13,18 @@ from dataclasses import replace
 
 from autotune.errors import BaselineError, HookError
 from autotune.executors.base import SessionFailed
-from autotune.results import NO_FASTER, Anatomy, Observation
+from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.bench import Bench
 from autotune.stages.kept_session import BlockFailed
 from autotune.stages.live import LiveComparison
 from autotune.tracking.records import record_baseline
+from autotune.verdict.bottleneck import name_bottleneck
 from autotune.verdict.speedup import noise_of
-from autotune.verdict.timing import anatomy, cost_without_data
+from autotune.verdict.timing import anatomy, cost_without_data, mean_samples, mean_turnover_s, reader_of
 from autotune_spaces.base import Withdrawn
 from autotune_spaces.codec import decode, encode
 from autotune_spaces.facts import JobFacts, Machine
-
-# Shares of the iteration above which a phase is named as the bottleneck. A fifth of the time is what a perfect cure of
-# that phase would give as a 1.25x speed-up: worth a headline; below it no single phase is "the" bottleneck.
-LOADER_SHARE, OPTIMIZER_SHARE, OTHER_SHARE = 0.20, 0.25, 0.40
-QUIET = 0.02  # noise below which a ceiling with two decimals needs no more said
 
 
 def observe(bench: Bench) -> Observation:
@@ -57,7 +54,7 @@ def _measure(bench: Bench) -> Observation:
             hello = live.session.hello
             live.reference({})  # sizes the blocks; not counted
             blocks = [live.block({}), live.block({})]
-            ceiling = _ceiling(live) if hello.job.loader is not None else None
+            free = _cost_without_data(live) if hello.job.loader is not None else None
             blocks += [live.block({}), live.block({})]
             measured = [live.cost({}, b) for b in blocks]
     except BlockFailed as failure:
@@ -68,20 +65,26 @@ def _measure(bench: Bench) -> Observation:
     except SessionFailed as failure:
         raise explain_failure(bench, failure) from failure
     mean_cost = sum(measured) / len(measured)
-    window = blocks[1].window
-    assert window is not None
-    parts = anatomy(window, blocks[1].settle_iterations)
-    domains, defaults, withdrawn = choose_knobs(bench, hello.machine, hello.job)
+    windows = [b.window for b in blocks if b.window is not None]
+    parts = anatomy(windows[1], blocks[1].settle_iterations, turnover_s=mean_turnover_s(*windows))
+    ceiling = mean_cost / free if free else None
+    compute_s = free * mean_samples(windows[1]) / max(1.0, hello.job.backwards_per_step) if free else None
+    job = replace(hello.job, reader=reader_of(windows, compute_s))
+    domains, defaults, withdrawn = choose_knobs(bench, hello.machine, job)
     noise = noise_of(measured)
-    bottleneck, why = name_bottleneck(parts, mean_cost / ceiling if ceiling else None, noise)
+    bottleneck, why = name_bottleneck(parts, ceiling, noise, restarts_workers=restarts_workers(job))
     return Observation(
-        machine=hello.machine, job=hello.job, anatomy=parts, noise=noise,
-        ceiling=mean_cost / ceiling if ceiling else None, bottleneck=bottleneck, bottleneck_why=why,
+        machine=hello.machine, job=job, anatomy=parts, noise=noise, ceiling=ceiling, bottleneck=bottleneck, bottleneck_why=why,
         domains=domains, defaults=defaults, withdrawn=withdrawn, fingerprint=hello.fingerprint, startup_s=hello.startup_s,
     )
 
 
-def _ceiling(live: LiveComparison) -> float | None:
+def restarts_workers(job: JobFacts) -> bool:
+    """Whether the job starts its DataLoader workers anew for every epoch."""
+    return job.loader is not None and job.loader.num_workers > 0 and not job.loader.persistent_workers
+
+
+def _cost_without_data(live: LiveComparison) -> float | None:
     """Seconds a sample when batches come from memory, or None if the job does not stand it."""
     try:
         window = live.block({}, cached_batches=True).window
@@ -102,27 +105,6 @@ def choose_knobs(bench: Bench, machine: Machine, job: JobFacts) -> tuple[dict, d
         else:
             domains[knob.name], defaults[knob.name] = domain.values, domain.default
     return domains, defaults, withdrawn
-
-
-def name_bottleneck(parts: Anatomy, ceiling: float | None, noise: float = 0.0) -> tuple[str, str]:
-    """(class, one sentence with the figures). ``noise``: as a share, of one block; the ceiling is one block's, and no surer than that."""
-    total = sum(parts.phases_s.values()) or parts.batch_cost_s
-    share = {phase: seconds / total for phase, seconds in parts.phases_s.items()}
-    compute = share.get("forward", 0.0) + share.get("backward", 0.0)
-    bound = f"; with batches for nothing it would run {_bound(ceiling, noise)}" if ceiling else ""
-    if parts.reader_ratio >= LOADER_SHARE:
-        return "loader", f"{parts.reader_ratio:.0%} of the time is spent waiting for the next batch{bound}"
-    if share.get("optimizer", 0.0) >= OPTIMIZER_SHARE:
-        return "optimizer", f"{share['optimizer']:.0%} of the time is spent in the optimizer step"
-    if share.get("other", 0.0) >= OTHER_SHARE:
-        return "overhead", f"{share['other']:.0%} of the time is spent outside loading, forward, backward and optimizer"
-    return "compute", f"{compute:.0%} of the time is spent in forward and backward{bound}"
-
-
-def _bound(ceiling: float, noise: float) -> str:
-    if ceiling < NO_FASTER:
-        return "no faster"
-    return f"{ceiling:.2f}x as fast" + (f" (± {noise:.0%})".replace("%", " %") if noise >= QUIET else "")
 
 
 def explain_failure(bench: Bench, failure: SessionFailed) -> BaselineError | HookError:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
@@ -15,8 +16,9 @@ from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.bench import Bench
 from autotune.stages.explain import examine, profiled
-from autotune.stages.observe import choose_knobs, explain_failure, name_bottleneck
-from autotune.verdict.timing import anatomy, drop_start, warm_up_end
+from autotune.stages.observe import choose_knobs, explain_failure, restarts_workers
+from autotune.verdict.bottleneck import name_bottleneck
+from autotune.verdict.timing import anatomy, drop_start, reader_of, warm_up_end
 from autotune_spaces.base import Config
 from autotune_trials.protocol import Hello, Record
 
@@ -51,9 +53,10 @@ def observed(bench: Bench, hello: Hello, record: Record) -> Observation:
     """What OBSERVE would say of the job, as far as one process without comparison can tell: no noise, no ceiling."""
     left_out = warm_up_end(record.window.times_s)
     parts = anatomy(drop_start(record.window, left_out), left_out)
-    domains, defaults, withdrawn = choose_knobs(bench, hello.machine, hello.job)
-    bottleneck, why = name_bottleneck(parts, None)
+    job = replace(hello.job, reader=reader_of([record.window], None))
+    domains, defaults, withdrawn = choose_knobs(bench, hello.machine, job)
+    bottleneck, why = name_bottleneck(parts, None, restarts_workers=restarts_workers(job))
     return Observation(
-        machine=hello.machine, job=hello.job, anatomy=parts, noise=0.0, ceiling=None, bottleneck=bottleneck, bottleneck_why=why,
+        machine=hello.machine, job=job, anatomy=parts, noise=0.0, ceiling=None, bottleneck=bottleneck, bottleneck_why=why,
         domains=domains, defaults=defaults, withdrawn=withdrawn, fingerprint=hello.fingerprint, startup_s=hello.startup_s,
     )

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 
 from autotune.job.configs import key_of
 from autotune.results import Observation, Trial
+from autotune.search.focus import LOADER
 from autotune.search.proposer import Proposer
 from autotune.search.stopping import best_of, plateau
 from autotune.stages.bench import Bench
 from autotune.stages.budget import SEARCH_SHARE
+from autotune.stages.kept_session import TOO_MANY_WORKERS
 from autotune.tracking.records import record_trial
 from autotune_spaces.base import Config
 from autotune_spaces.codec import encode
@@ -23,6 +25,7 @@ from autotune_spaces.codec import encode
 FEWEST_TRIALS = 4  # tried however small the budget: an answer without a single trial is none
 PROMISING = 0.01  # log ratio; a gain below this is not put into the combined configuration
 SIZES = ("batch_size", "micro_batch_size")  # where memory ends at one value, it ends at every larger one
+WORKERS = "num_workers"  # the same, of memory, open files and /dev/shm
 
 
 @dataclass(frozen=True)
@@ -111,11 +114,18 @@ def learn(proposer: Proposer, trial: Trial, bench: Bench, *, warn: bool) -> None
             proposer.exclude(knob, value)
         if warn:
             bench.progress.warning(f"{knob}={trial.config[knob]} had no effect: {why}")
-    for name in SIZES if trial.state == "infeasible" else ():
+    for name in to_blame(trial.config, trial.reason) if trial.state == "infeasible" else ():
         size = trial.config.get(name)
         for larger in proposer.domains.get(name, ()):
             if isinstance(size, int) and isinstance(larger, int) and larger >= size:
                 proposer.exclude(name, larger)
+
+
+def to_blame(config: Config, reason: str) -> tuple[str, ...]:
+    """The knobs of whose values a configuration that the machine could not hold had too much."""
+    if TOO_MANY_WORKERS in reason or set(config) <= {*LOADER}:  # nothing else of it could be too much
+        return (WORKERS,)
+    return SIZES
 
 
 def _union(trials: Sequence[Trial]) -> dict:

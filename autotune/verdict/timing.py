@@ -17,6 +17,7 @@ from dataclasses import replace
 from statistics import fmean, median
 
 from autotune.results import Anatomy
+from autotune_spaces.facts import ReaderFacts
 from autotune_trials.protocol import PHASES, Window
 
 WINSOR_FACTOR = (
@@ -185,9 +186,30 @@ def start_up_excess(window: Window, start: int) -> float:
     return max(math.fsum(window.times_s[:start]) - start * steady, 0.0)
 
 
-def anatomy(window: Window, left_out: int) -> Anatomy:
-    """Where the time of one iteration of ``window`` goes. ``left_out``: iterations dropped before it, for the
-    reader."""
+def reader_of(windows: Sequence[Window], compute_s: float | None) -> ReaderFacts | None:
+    """How fetching batches spends its time in ``windows``, of one configuration; None if nothing is known of it.
+
+    Args:
+        compute_s: of the model for one batch, if batches were always ready; None: what of an iteration is not spent waiting.
+    """
+    fetches = math.fsum(w.reader_fetches for w in windows)
+    if fetches <= 0:
+        return None
+    cpu_s = math.fsum(w.reader_cpu_s for w in windows) / fetches
+    wall_s = math.fsum(w.reader_wall_s for w in windows) / fetches
+    queued_s = math.fsum(w.reader_queued_s for w in windows) / fetches
+    if compute_s is None:
+        compute_s = fmean(cost_without_data(w) * mean_samples(w) for w in windows)
+    return ReaderFacts(fetch_s=max(wall_s - queued_s, cpu_s), cpu_s=cpu_s, compute_s=compute_s)
+
+
+def anatomy(window: Window, left_out: int, *, turnover_s: float | None = None) -> Anatomy:
+    """Where the time of one iteration of ``window`` goes.
+
+    Args:
+        left_out: iterations dropped before it, for the reader.
+        turnover_s: mean time lost at an epoch's end, when it is known better than from this window alone.
+    """
     times = window.times_s
     count = len(times)
     reader = fmean(window.data_s) if window.data_s else window.phases_s.get("data", 0.0) / count
@@ -200,13 +222,14 @@ def anatomy(window: Window, left_out: int) -> Anatomy:
         median_s=median(times),
         min_s=min(times),
         max_s=max(times),
-        samples_per_s=1.0 / cost_per_sample(window),
+        samples_per_s=1.0 / cost_per_sample(window, turnover_s=turnover_s),
         reader_cost_s=reader,
         batch_cost_s=batch,
         reader_ratio=reader / batch if batch > 0 else 0.0,
         iterations=count,
         left_out=left_out,
-        turnover_s=mean_turnover_s(window) or 0.0,
+        turnover_s=(mean_turnover_s(window) if turnover_s is None else turnover_s) or 0.0,
+        epoch_iterations=window.epoch_iterations,
         peak_memory_gib=window.peak_memory_gib,
     )
 

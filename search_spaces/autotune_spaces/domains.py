@@ -14,13 +14,14 @@ def doubling(limit: int) -> list[int]:
     return values if limit in values or limit < 1 else [*values, limit]
 
 
-def cores_per_rank(machine: Machine, job: JobFacts) -> int:
-    """Cores one rank may use when the ranks of this machine share them evenly; at least 1.
+def ranks_here(machine: Machine, job: JobFacts) -> int:
+    """Ranks that share this machine: one a device on CUDA, since world_size may span machines; at least 1."""
+    return max(1, min(job.world_size, machine.device_count or 1) if job.device == "cuda" else job.world_size)
 
-    Ranks are counted as one a device on CUDA, since world_size may span machines.
-    """
-    ranks = min(job.world_size, machine.device_count or 1) if job.device == "cuda" else job.world_size
-    return max(1, machine.cores // max(1, ranks))
+
+def cores_per_rank(machine: Machine, job: JobFacts) -> int:
+    """Cores one rank may use when the ranks of this machine share them evenly; at least 1."""
+    return max(1, machine.cores // ranks_here(machine, job))
 
 
 def loader_of(job: JobFacts) -> LoaderFacts:

@@ -58,6 +58,39 @@ class LoaderFacts:
     starts_anew: str = ""  # workers would run the job's script again from its top, and why; "": they would not
     batch_sampler: str = ""  # class of a batch sampler of the job's own
     rank_samples: tuple[int, ...] = ()  # samples an epoch of each rank's sampler, in the order of ranks; (): not known
+    batch_mib: float = 0.0  # tensors of one batch; 0: not known
+    batch_tensors: int = 0
+
+
+@dataclass(frozen=True)
+class ReaderFacts:
+    """How fetching the training DataLoader's batches spends its time, measured in the unchanged job.
+
+    Fetching is what one process does for one batch: ``__getitem__`` for each sample, and the collate function.
+    """
+
+    fetch_s: float  # wall time of one batch, without what the process waited for a CPU
+    cpu_s: float  # CPU time of it
+    compute_s: float = 0.0  # of the model, for one batch, if batches were always ready; 0: not known
+
+    @property
+    def cpu_share(self) -> float:
+        """0: it waits (for storage, a server); 1: it computes."""
+        return min(1.0, self.cpu_s / self.fetch_s) if self.fetch_s > 0 else 1.0
+
+    @property
+    def workers_needed(self) -> float | None:
+        """Workers that fetch as fast as the model computes, if nothing else limits them; None if that is not known."""
+        return self.fetch_s / self.compute_s if self.compute_s > 0 else None
+
+
+@dataclass(frozen=True)
+class ProcessFacts:
+    """The training process, and what the system grants it. Zeros: not known."""
+
+    memory_gib: float = 0.0  # of its own, what it only maps from files not counted
+    open_files: int = 0
+    most_files: int = 0  # RLIMIT_NOFILE
 
 
 @dataclass(frozen=True)
@@ -125,3 +158,5 @@ class JobFacts:
     mixture: str = ""  # "batches of several DataLoaders together" (or "in turn"), where it trains on such
     surveys: Mapping[str, Any] = field(default_factory=dict)  # knob -> what its survey() found; filled in by the tuner
     sites: JobSites = JobSites()  # where in the source all this stands
+    process: ProcessFacts = ProcessFacts()
+    reader: ReaderFacts | None = None  # filled in by the tuner once it has measured; None: nothing is known of it

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from machines import ADAM, CPU, CUDA, CUDA_JOB, JOB, MLP, OLD_CUDA, job, machine, with_loader
 
 from autotune_spaces.base import Withdrawn
-from autotune_spaces.facts import JobFacts, OptimizerFacts
+from autotune_spaces.facts import JobFacts, OptimizerFacts, ProcessFacts, ReaderFacts
 from autotune_spaces.knobs import create, get
 
 
@@ -34,6 +35,43 @@ def test_ranks_share_the_cores() -> None:
     assert values("intra_op_threads", machine(cores=8), job(world_size=4, intra_op_threads=1)) == (1, 2)
     two_nodes = job(CUDA_JOB, world_size=16)
     assert values("num_workers", machine(CUDA, cores=32, device_count=8), two_nodes) == (0, 1, 2, 4)
+
+
+def reading(cpu_share: float, *, fetch_s: float = 0.05, compute_s: float = 0.0025, **changes: Any) -> JobFacts:
+    return job(reader=ReaderFacts(fetch_s, cpu_share * fetch_s, compute_s), **changes)
+
+
+def test_a_reader_that_waits_gets_workers_far_beyond_the_cores_as_many_as_it_needs_doubled_once() -> None:
+    two = machine(cores=2)
+    assert values("num_workers", two, reading(0.02)) == (0, 1, 2, 4, 8, 16, 32, 64)
+    assert values("num_workers", two, reading(0.02, compute_s=0.02)) == (0, 1, 2, 4, 8), "3 keep up: 4, and twice that"
+    assert values("num_workers", two, reading(0.02, compute_s=0.0)) == (0, 1, 2, 4, 8, 16, 32, 64), "nobody knows what is needed"
+    assert values("num_workers", machine(cores=6), reading(0.02, compute_s=0.02)) == (0, 1, 2, 4, 6, 8)
+
+
+def test_a_reader_that_computes_keeps_the_cores_and_one_in_between_gets_its_share_of_them() -> None:
+    two = machine(cores=2)
+    assert values("num_workers", two, reading(1.0)) == values("num_workers", two, reading(0.8)) == (0, 1, 2)
+    assert values("num_workers", two, reading(0.5)) == (0, 1, 2, 4)
+    assert values("num_workers", two, reading(0.1)) == (0, 1, 2, 4, 8, 16)
+    assert values("num_workers", machine(cores=8), reading(0.02, world_size=4)) == (0, 1, 2, 4, 8, 16, 32, 64)
+
+
+def test_workers_end_where_memory_files_shared_memory_or_batches_do() -> None:
+    loader = with_loader(length=5).loader
+    assert values("num_workers", machine(cores=2), reading(0.02, loader=loader)) == (0, 1, 2, 4), "a fifth worker is the last with a batch"
+    large = with_loader(batch_mib=256.0, batch_tensors=2).loader
+    assert values("num_workers", machine(cores=2, shm_gib=8), reading(0.02, loader=large))[-1] == 8
+    assert values("num_workers", machine(cores=2, available_gib=4.0), reading(0.02, process=ProcessFacts(memory_gib=1.0)))[-1] == 4
+    few_files = ProcessFacts(open_files=20, most_files=128)
+    assert values("num_workers", machine(cores=2), reading(0.02, process=few_files))[-1] == 16
+
+
+def test_a_named_number_of_workers_is_tried_whatever_the_evidence_unless_they_cannot_be_started() -> None:
+    assert values("num_workers", machine(cores=2), reading(1.0), values=[0, 48]) == (0, 48)
+    few_files = reading(1.0, process=ProcessFacts(open_files=20, most_files=128))
+    assert values("num_workers", machine(cores=2), few_files, values=[0, 24, 48]) == (0, 24)
+    assert "144 open files" in out("num_workers", machine(cores=2), few_files, values=[48])
 
 
 def test_workers_are_out_where_data_would_come_twice() -> None:

@@ -27,6 +27,11 @@ OUT_OF_MEMORY = re.compile(
     r"|out of shared memory|</torch_\w+>: No space left",  # /dev/shm
     re.IGNORECASE,
 )
+WORKERS_TOO_MANY = re.compile(  # of a DataLoader, for the machine or for what the process may open
+    r"loader settings num_workers=(?P<workers>[1-9]\d*).*?: (?P<error>[\w.]*(?:Error|Exception): .*(?:Too many open files|ancdata|No space left"
+    r"|[Cc]annot allocate memory|Resource temporarily unavailable|unable to (?:mmap|open shared memory|resize file|write to file)"
+    r"|Bus error|out of shared memory).*)"
+)
 KILLED = re.compile(r"killed by signal: Killed|exitcode: -9\b|Signal 9 \(SIGKILL\)")  # a DataLoader worker; torchrun about a rank
 WORKERS_GONE = re.compile(r"DataLoader worker \(pid\(s\) .* exited unexpectedly")
 RANK_PREFIX = re.compile(r"^(?:\[[a-z]+(\d+)\]:\s?)+")  # [rank1]: of torch, [default1]: of torchrun --tee

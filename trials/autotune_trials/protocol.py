@@ -143,6 +143,11 @@ class Window:
     phase_times_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # one an iteration; {}: totals only
     throttled: str = ""  # a clock or thermal limit active during the window, in words; "": none, or not readable
     session_load: float = 0.0  # CPU use of this session's own processes during the window, in cores; 0: not known
+    # Fetching batches, in the training process and in its workers together: totals over the fetches that were looked at.
+    reader_cpu_s: float = 0.0
+    reader_queued_s: float = 0.0  # ready to run, while others had the CPUs
+    reader_wall_s: float = 0.0
+    reader_fetches: float = 0.0  # 0: nothing is known of them (workers that are not forked, say)
 
 
 @dataclass(frozen=True)

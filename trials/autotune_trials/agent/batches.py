@@ -102,3 +102,12 @@ def tensors_of(batch: Any, depth: int = 0) -> list[Any]:
 def bytes_of(batch: Any) -> int:
     """Bytes of the tensors in ``batch``."""
     return sum(int(tensor.element_size() * tensor.numel()) for tensor in tensors_of(batch))
+
+
+def weight_of(batch: Any) -> tuple[int, int]:
+    """(bytes, tensors) of ``batch``; (0, 0) where that cannot be told."""
+    try:
+        tensors = tensors_of(batch)
+        return sum(int(tensor.element_size() * tensor.numel()) for tensor in tensors), len(tensors)
+    except Exception:  # tensors of a kind of the job's own
+        return 0, 0

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from autotune_spaces.facts import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts
+from autotune_spaces.facts import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts, ProcessFacts
 from autotune_trials.agent.own import own_settings
 from autotune_trials.agent.separability import drops
 
@@ -71,7 +71,23 @@ def job_facts(agent: Any) -> JobFacts:
         sharded=any(_is_sharded(m) for e in live.entries for m in e.module.modules()),
         own_settings={**own_settings(live), **agent.own_settings, **_own_channels_last(live)},
         sites=agent.sites.facts(agent),
+        process=process_facts(),
     )
+
+
+def process_facts() -> ProcessFacts:
+    """This process."""
+    try:
+        import resource
+
+        with open("/proc/self/statm", "rb") as file:
+            _, resident, shared, *_ = map(int, file.read().split())
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        opened = len(os.listdir("/proc/self/fd"))
+        own_gib = (resident - shared) * os.sysconf("SC_PAGE_SIZE") / 2**30
+        return ProcessFacts(max(0.0, own_gib), opened, 0 if most == resource.RLIM_INFINITY else most)
+    except (ImportError, OSError, ValueError):  # no Linux
+        return ProcessFacts()
 
 
 def _backwards_per_step(agent: Any) -> float:

@@ -42,6 +42,7 @@ from autotune_trials.agent.loader_facts import (
 )
 from autotune_trials.agent.loader_iterator import close, iterator_class
 from autotune_trials.agent.loader_tracking import TrackedLoader, TrainingLoader
+from autotune_trials.agent.reader_meter import ReaderMeter, Spent
 from autotune_trials.protocol import SessionConfig
 
 CREDITS_TO_TAKE_OVER = 3
@@ -82,6 +83,9 @@ class LoaderHooks:
         self.known_facts: LoaderFacts | None = None
         self.last_rebuild_s = 0.0
         self.control = TrainingLoader(self)
+        self.metering: ReaderMeter | None = None  # of the source that is being built
+        self._meters: dict[str, ReaderMeter] = {}  # by the key of a family
+        self._meters_wanted = config.mode in ("live", "profile")
         self._training_iterator: Any = lambda: None
         self._rival: tuple[str, int] = ("", 0)
         self._doubts = 0  # batches in a row that met an evaluation before backward
@@ -130,6 +134,23 @@ class LoaderHooks:
         workers = len(getattr(source, "_workers", ()))
         prefetch = getattr(source, "_prefetch_factor", None) if workers else None
         return {**iterator._settings._asdict(), "num_workers": workers, "prefetch_factor": prefetch, "batch_size": iterator._stream.size}
+
+    def reader_spent(self) -> Spent:
+        """What fetching batches of the training loader has taken so far."""
+        state = self.training_state
+        meter = self._meters.get(state.key) if state is not None else None
+        return meter.spent() if meter is not None else Spent()
+
+    def meter_of(self, state: TrackedLoader) -> ReaderMeter | None:
+        """What times the fetches of ``state``; None where nobody asks, or the system gives no memory for it."""
+        if not self._meters_wanted or self.closed:
+            return None
+        try:
+            if state.key not in self._meters:
+                self._meters[state.key] = ReaderMeter()
+            return self._meters[state.key]
+        except OSError:
+            return None
 
     def drain(self, limit_s: float) -> None:
         """Throw away as many batches as the workers keep ready, for at most ``limit_s``, when the job asks for the
@@ -194,7 +215,7 @@ class LoaderHooks:
         if template is not None:
             try:
                 self.known_facts = describe(
-                    self.data, template, state.key, state.site, state.batch_size, state.asked_worker_info
+                    self.data, template, state.key, state.site, state.batch_size, state.asked_worker_info, state.batch
                 )
             except Exception:  # a sampler or dataset of the job's own that cannot be described; fault() tells the tuner
                 self.fault("loader facts")
@@ -379,6 +400,19 @@ def install(data_module: Any, events: Any, config: SessionConfig) -> LoaderHooks
 
     hooks.patch(loader_class, "__init__", __init__)
     hooks.patch(loader_class, "_get_iterator", _get_iterator)
+    original_create = data_module._DatasetKind.create_fetcher
+
+    @functools.wraps(original_create)
+    def create_fetcher(*args: Any, **kwargs: Any) -> Any:
+        fetcher = original_create(*args, **kwargs)
+        if hooks.metering is not None:  # in a forked worker it stays what it was when the source was built
+            try:
+                hooks.metering.attach(fetcher, worker._worker_info)
+            except Exception:
+                pass  # in a worker there is nobody to tell
+        return fetcher
+
+    hooks.patch(data_module._DatasetKind, "create_fetcher", create_fetcher)
     original_info = worker.get_worker_info
 
     @functools.wraps(original_info)

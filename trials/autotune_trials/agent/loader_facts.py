@@ -89,8 +89,10 @@ def epoch_batches(data: Any, loader: Any, size: int | None) -> int | None:
         return None
 
 
-def describe(data: Any, loader: Any, key: str, site: str, size: int | None, asked_worker_info: bool) -> LoaderFacts:
-    """The facts of ``loader``; ``size``: the batch size the job built it with."""
+def describe(
+    data: Any, loader: Any, key: str, site: str, size: int | None, asked_worker_info: bool, batch: tuple[int, int] = (0, 0)
+) -> LoaderFacts:
+    """The facts of ``loader``; ``size``: the batch size the job built it with; ``batch``: (bytes, tensors) of one."""
     own, iterable = Settings.of(loader), is_iterable(data, loader)
     try:
         samples: int | None = len(loader.dataset)
@@ -117,6 +119,8 @@ def describe(data: Any, loader: Any, key: str, site: str, size: int | None, aske
         worker_sharding=sharding,
         starts_anew=starts_anew(loader.multiprocessing_context),
         rank_samples=_sampled(data, loader),
+        batch_mib=batch[0] / 2**20,
+        batch_tensors=batch[1],
     )
 
 

@@ -22,10 +22,11 @@ from collections import deque
 from time import perf_counter as clock
 from typing import Any
 
-from autotune_trials.agent.batches import bytes_of, copy_batch, samples_of
+from autotune_trials.agent.batches import bytes_of, copy_batch, samples_of, weight_of
 from autotune_trials.agent.loader_facts import Settings, is_iterable, rebatches
 from autotune_trials.agent.loader_random import EpochSeeds, SeededFetcher, workers_find_us
 from autotune_trials.agent.loader_stream import IndexStream
+from autotune_trials.agent.worker_ends import end_half_started, ended_or_too_many
 
 CACHED_BATCHES = 8
 CACHED_BYTES = 512 * 2**20  # fewer are kept if they are large
@@ -73,6 +74,10 @@ def iterator_class(data: Any) -> type:
                 batch = self._source.__next__()
             except StopIteration:
                 batch = _END
+            except Exception as error:
+                if not self._may_go_back(error):
+                    raise
+                batch = self._go_back()
             if batch is _END:
                 return self._turn(asked)
             wait_s = clock() - asked
@@ -114,6 +119,10 @@ def iterator_class(data: Any) -> type:
                 batch = self._source.__next__()
             except StopIteration:
                 batch = _END
+            except Exception as error:
+                if not self._may_go_back(error):
+                    raise
+                batch = self._go_back()
             finally:
                 hooks.asking = None
             if batch is _END:
@@ -129,6 +138,8 @@ def iterator_class(data: Any) -> type:
             samples = self._samples(batch)
             if hooks.cached and self._credited:
                 self._kept.append((copy_batch(batch), samples))
+            if not state.batch[0]:
+                state.batch = weight_of(batch)
             self._special = hooks.cached
             return self._give(batch, samples, wait_s, turnover_s)
 
@@ -290,13 +301,33 @@ def iterator_class(data: Any) -> type:
                 self._build(want, private_seed=True)
             self._rebuilding_since = began
 
+        def _may_go_back(self, error: Exception) -> bool:
+            """Whether ``error`` is the end of workers that the job would not have by itself."""
+            return self._settings != self._own and ended_or_too_many(error)
+
+        def _go_back(self) -> Any:
+            """Workers have ended: the next batch under the job's own settings. Called where the error is handled."""
+            stream, want = self._stream, self._settings
+            undelivered = [] if stream.iterable else stream.undelivered(self._source)
+            close(self._source)
+            self._source = None
+            stream.put_back(undelivered)
+            self._source = self._built(self._own, private_seed=True)
+            self._special = True
+            self._hooks.refuse(self._state, want)
+            try:
+                return self._source.__next__()
+            except StopIteration:
+                return _END
+
         def _build(self, want: Settings, private_seed: bool) -> None:
             """Build the source; if it cannot be built with ``want``, with the job's own settings."""
             try:
                 self._source = self._built(want, private_seed)
-            except Exception:
+            except Exception as error:
                 if want == self._own:
                     raise  # the job's own error: its dataset, its sampler, its worker start
+                end_half_started(error)
                 self._stream.put_back(self._stream.handed())
                 self._source = self._built(self._own, private_seed)
                 self._hooks.refuse(self._state, want)
@@ -309,6 +340,7 @@ def iterator_class(data: Any) -> type:
             stream.tracks = want.num_workers > 0 and not stream.iterable
             self._settings = want
             hooks.asking = state if stream.iterable else None
+            hooks.metering = hooks.meter_of(state)
             try:
                 if want == self._own:
                     source = hooks.original_get_iterator(shadow)
@@ -316,7 +348,7 @@ def iterator_class(data: Any) -> type:
                     kind = "_MultiProcessingDataLoaderIter" if want.num_workers else "_SingleProcessDataLoaderIter"
                     source = getattr(data, kind)(shadow)
             finally:
-                hooks.asking = None
+                hooks.asking = hooks.metering = None
             if stream.seeds is not None and want.num_workers == 0:
                 source._dataset_fetcher = SeededFetcher(source._dataset_fetcher, stream, hooks)
             source._autotune_settings = want

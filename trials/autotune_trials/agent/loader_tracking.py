@@ -26,6 +26,7 @@ class TrackedLoader:
         self.iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         self.idle: Any = None  # a source with workers that a knob made persistent
         self.idle_state: Any = None
+        self.batch = (0, 0)  # (bytes, tensors) of one of its batches
         self.passes = 0  # epochs started
         self.end_s = 0.0  # waited for the end of the last one
         self.seed = 0  # of the last source

@@ -1,9 +1,12 @@
-"""Whether an error of the job is the end of a DataLoader worker that somebody killed: the worker's doing is then none of the settings'."""
+"""What an error says of the end of DataLoader workers: whether somebody killed one, whether there are too many, and what is left of them."""
 
 from __future__ import annotations
 
+import errno
+import re
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 KILLED = "a DataLoader worker is killed by signal: Killed"  # as torch says it, where it has seen the signal
 
@@ -11,6 +14,58 @@ KILLED = "a DataLoader worker is killed by signal: Killed"  # as torch says it, 
 def was_killed(error: BaseException | None) -> bool:
     """By torch's words, or, where it says no more than "exited unexpectedly", by the exit codes of the workers it found gone."""
     return any("is killed by signal: Killed" in str(e) or _found_killed(e) for e in _chain(error))
+
+
+# As torch and the system say it: a worker that ended, and what there was not enough of for so many.
+_ENDED = re.compile(r"DataLoader worker \(pid")
+_TOO_MANY = re.compile(
+    r"Too many open files|items of ancdata|No space left on device|[Cc]annot allocate memory"
+    r"|unable to (?:mmap|open shared memory|resize file|write to file)"
+)
+_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EAGAIN}
+
+
+def ended_or_too_many(error: BaseException) -> bool:
+    """Whether workers ended, or found no memory, descriptors or room in /dev/shm: with other settings the job would go on.
+
+    What the job's own dataset raises in a worker is none of that.
+    """
+    text = str(error)
+    if isinstance(error, OSError) and error.errno in _ERRORS:
+        return True
+    return isinstance(error, (RuntimeError, OSError, MemoryError)) and bool(_ENDED.match(text) or _TOO_MANY.search(text))
+
+
+def end_half_started(error: BaseException) -> None:
+    """``error`` came while torch started workers one by one: end those that run, and give back their descriptors.
+
+    torch itself does so when the iterator is collected, and not completely: its ``_shutdown_workers`` asks for what only a finished one has.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        iterator = trace.tb_frame.f_locals.get("self")
+        if type(iterator).__name__ == "_MultiProcessingDataLoaderIter":
+            _end(iterator)
+            return
+        trace = trace.tb_next
+
+
+def _end(iterator: Any) -> None:
+    if hasattr(iterator, "_workers_status"):  # all of them had started
+        iterator._shutdown_workers()
+        return
+    if not hasattr(iterator, "_workers"):
+        return
+    iterator._shutdown = True
+    for worker in iterator._workers:
+        worker.terminate()
+    for worker in iterator._workers:
+        worker.join(timeout=5.0)
+    for queue in (*iterator._index_queues, iterator._worker_result_queue):
+        queue.cancel_join_thread()
+        queue.close()
+    iterator._workers.clear()  # closes what each of them was watched by
+    iterator._index_queues.clear()
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -29,6 +29,7 @@ class WindowRecorder:
         self._cuda = agent.live.device == "cuda"
         self._start: Snapshot | None = None
         self._limits: throttling.Limits | None = None
+        self._read: Any = None  # what reading had taken when the window began
 
     def __len__(self) -> int:
         return len(self._iterations)
@@ -36,6 +37,7 @@ class WindowRecorder:
     def open(self) -> None:
         """The window begins; takes some milliseconds, so call :meth:`PhaseClock.resume` after it."""
         self._start, self._limits = snapshot(), throttling.read(self._cuda)
+        self._read = self._reader_spent()
 
     def add(self, iteration: Any) -> bool:
         """Take one iteration in. False if it was left out as interrupted."""
@@ -50,6 +52,7 @@ class WindowRecorder:
     def restart(self) -> None:
         """Forget the iterations so far."""
         self._iterations, self._turnovers, self._interruptions = [], [], 0
+        self._read = self._reader_spent()
 
     @property
     def samples_before(self) -> list[float]:
@@ -65,7 +68,8 @@ class WindowRecorder:
         self._agent.clock.finish()
         load = between(self._start, snapshot()) if self._start is not None else None
         each = {name: tuple(i.spent[n] for i in self._iterations) for n, name in enumerate(PHASES)}
-        hooks = self._agent.loader_hooks
+        hooks, spent = self._agent.loader_hooks, self._reader_spent()
+        read = spent.since(self._read) if spent is not None and self._read is not None else None
         return Window(
             times_s=tuple(sum(i.spent[:AWAY]) for i in self._iterations),
             samples=tuple(i.samples for i in self._iterations),
@@ -80,4 +84,12 @@ class WindowRecorder:
             foreign_load=load.foreign_load if load is not None else 0.0,
             throttled=throttled,
             session_load=load.session_load if load is not None else 0.0,
+            reader_cpu_s=read.cpu_s if read is not None else 0.0,
+            reader_queued_s=read.queued_s if read is not None else 0.0,
+            reader_wall_s=read.wall_s if read is not None else 0.0,
+            reader_fetches=read.fetches if read is not None else 0.0,
         )
+
+    def _reader_spent(self) -> Any:
+        hooks = self._agent.loader_hooks
+        return hooks.reader_spent() if hooks is not None else None

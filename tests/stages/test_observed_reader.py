@@ -1,0 +1,91 @@
+"""OBSERVE on real small jobs: what the reader was seen to do decides how many workers are tried, and what is called the bottleneck."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from autotune.executors.local import LocalExecutor
+from autotune.job.load import load_job
+from autotune.journal import Journal
+from autotune.report.terminal import open_progress
+from autotune.results import Observation
+from autotune.stages.bench import Bench
+from autotune.stages.observe import observe
+from autotune.tracking import open_tracker
+
+JOB = """
+import sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+item, workers, length = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+torch.manual_seed(0)
+torch.set_num_threads(1)
+class Items(Dataset):
+    def __len__(self):
+        return length
+    def __getitem__(self, i):
+        if item == "waits":
+            time.sleep(0.003)
+        elif item == "computes":
+            began = time.thread_time()
+            while time.thread_time() - began < 0.001:
+                sum(range(100))
+        return torch.full((8,), float(i % 7)), i % 3
+loader = DataLoader(Items(), batch_size=16, shuffle=True, num_workers=workers)
+model = nn.Linear(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+while True:
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+"""
+
+
+def observed(folder: Path, item: str, workers: int, length: int = 16_000) -> Observation:
+    (folder / "train.py").write_text(JOB)
+    (folder / "job.yaml").write_text(
+        f"command: {sys.executable} train.py {item} {workers} {length}\n"
+        "search_space: {num_workers: auto, persistent_workers: auto}\ntraces: none\ntracking: {uri: null}\n"
+    )
+    spec, run_dir = load_job(folder / "job.yaml"), folder / "run"
+    started = time.monotonic()
+    journal = Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic() - started)
+    with closing(journal), open_progress("quiet", 60.0) as progress, closing(LocalExecutor(spec, run_dir)) as executor:
+        tracker = open_tracker(None, "e", run_dir)
+        bench = Bench(spec, executor, journal, progress, tracker, run_dir)
+        found = observe(bench)
+        assert observe(bench) == found, "a resumed run finds the same in its journal"
+    return found
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataset_that_waits_is_tried_with_workers_far_beyond_the_cores(tmp_path: Path, workers: int) -> None:
+    found = observed(tmp_path, "waits", workers)
+    assert found.reader is not None and found.reader.cpu_share < 0.3 and found.reader.fetch_s > 0.048
+    assert found.bottleneck == "loader"
+    assert 32 in found.domains["num_workers"] and found.machine.cores < 32
+    assert found.job.loader is not None and found.job.loader.batch_tensors == 2 and found.job.loader.batch_mib > 0
+    assert found.job.process.most_files > found.job.process.open_files > 0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataset_that_computes_keeps_the_cores(tmp_path: Path, workers: int) -> None:
+    found = observed(tmp_path, "computes", workers)
+    assert found.reader is not None and found.reader.cpu_share > 0.8
+    assert found.bottleneck == "loader"
+    assert max(found.domains["num_workers"]) == max(found.machine.cores, workers)  # type: ignore[type-var]
+
+
+def test_short_epochs_are_named_by_their_ends(tmp_path: Path) -> None:
+    found = observed(tmp_path, "lies ready", 2, length=5 * 16)
+    assert found.bottleneck == "epoch ends"
+    assert "every 5 iterations, where its workers are started anew" in found.bottleneck_why
+    assert found.ceiling is not None and found.ceiling > 2 and f"{found.ceiling:.2f}x" in found.bottleneck_why
+    assert max(found.domains["num_workers"]) <= 5, "a sixth worker would never have a batch"  # type: ignore[operator]

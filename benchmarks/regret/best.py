@@ -1,0 +1,123 @@
+"""The best configuration of a job that is known: a search that is not the tool's and takes as long as it needs, by fresh processes alone.
+
+    random configurations ─▶ successive halving: 24, 8, 3 ─▶ from each of the three, and from the baseline: coordinate search,
+    every value of every knob beside the present best, until a whole pass changes nothing ─▶ the leaders and the baseline in turns
+
+It looks further than the tool does: WIDER has values beyond the domains that the tool may have.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+from processes import Config, Processes, Series, Space, TimeUp, digest, in_turns
+
+from autotune.job.configs import key_of
+from autotune.verdict.sequential import trimmed_mean
+
+SECONDS, FINAL_SECONDS = 3.0, 6.0  # of a window
+DRAWN, CHANGED = 24, 0.4  # random configurations; how likely each of their knobs is to differ from the job's own
+LEADERS, FINAL_ROUNDS = 4, 6
+AHEAD = 0.01  # worth a second look
+WIDER: Mapping[str, tuple[Any, ...]] = {"num_workers": (0, 1, 2, 4, 8, 16, 32, 64), "prefetch_factor": (2, 4, 8, 16)}
+
+
+def search_best(processes: Processes, minutes: float) -> dict[str, Any]:
+    """Search (resuming), compare the leaders, and record the best."""
+    series = Series(processes, "best", minutes * 60, SECONDS)
+    space = wider(processes.space)
+    finished, climbed = True, []
+    try:
+        for start in [*halving(series, space), {}]:
+            climbed.append(climb(series, space, start))
+    except TimeUp:
+        finished = False
+    configs = leaders(series, climbed)
+    finals = Series(processes, f"finals-{digest(configs)}", math.inf, FINAL_SECONDS)
+    costs = [trimmed_mean(c)[0] for c in in_turns(finals, configs, FINAL_ROUNDS)]
+    best = min(range(len(configs)), key=costs.__getitem__)
+    found = {"config": configs[best], "speedup": math.exp(costs[0] - costs[best]), "runs": len(series.done), "wall_s": round(series.spent_s)}
+    table = [[c, math.exp(costs[0] - cost)] for c, cost in zip(configs, costs, strict=True)]
+    return processes.records.append("best", **found, finished=finished, finals=table)
+
+
+def wider(space: Space) -> Space:
+    domains = {name: list(dict.fromkeys([*values, *WIDER.get(name, ())])) for name, values in space.domains.items()}
+    return replace(space, domains=domains)
+
+
+def halving(series: Series, space: Space) -> list[Config]:
+    """The three best of a random lot, the better the more often measured."""
+    drawn = random.Random(1)
+    lot: list[Config] = []
+    for _ in range(20 * DRAWN):
+        values = {n: drawn.choice(list(vs)) for n, vs in space.domains.items() if drawn.random() < CHANGED}
+        config = space.normalised(values)
+        if config not in lot and len(lot) < DRAWN:
+            lot.append(config)
+    costs: dict[str, list[float]] = defaultdict(list)
+    for keep, looks in ((8, 1), (3, 1), (3, 2)):
+        for _ in range(looks):
+            for config in lot:
+                costs[key_of(config)].append(series.log_cost(config))
+        lot = sorted(lot, key=lambda c: fmean(costs[key_of(c)]))[:keep]
+    return lot
+
+
+def climb(series: Series, space: Space, start: Config) -> Config:
+    """``start``, improved knob by knob until nothing gives anything."""
+    current, order = start, random.Random(2)
+    changed = True
+    while changed:
+        changed = False
+        for name in order.sample(sorted(space.domains), len(space.domains)):
+            better = _better(series, current, others(space, current, name))
+            if better is not None:
+                current, changed = better, True
+    return current
+
+
+def others(space: Space, current: Config, name: str) -> list[Config]:
+    """``current`` with every other value of one knob."""
+    found: list[Config] = []
+    for value in space.domains[name]:
+        config = space.normalised({**current, name: value})
+        if config != current and config not in found:
+            found.append(config)
+    return found
+
+
+def _better(series: Series, current: Config, configs: Sequence[Config]) -> Config | None:
+    """The best of ``configs``, if it is ahead of ``current`` and stays so when both are measured again in turns."""
+    if not configs:
+        return None
+    own = [series.log_cost(current)]
+    costs = [series.log_cost(c) for c in configs]
+    own.append(series.log_cost(current))
+    best = min(range(len(configs)), key=costs.__getitem__)
+    if costs[best] > fmean(own) - AHEAD:
+        return None
+    # The look that chose it is left out: what is chosen for being ahead is too far ahead.
+    mine, its = in_turns(series, [current, configs[best]], 4)
+    return configs[best] if fmean(its) < fmean(mine) - AHEAD / 2 else None
+
+
+def leaders(series: Series, climbed: Sequence[Config]) -> list[Config]:
+    """The baseline, what the climbs came to, and the best of the rest by the runs they had."""
+    costs: dict[str, list[float]] = defaultdict(list)
+    configs: dict[str, Config] = {}
+    for _, config, cost in series.done:
+        costs[key_of(config)].append(cost)
+        configs[key_of(config)] = config
+    ranked = sorted(configs, key=lambda k: fmean(costs[k]) + 0.03 / len(costs[k]))  # one lucky run is not to lead
+    found: list[Config] = [{}]
+    for config in [*climbed, *(configs[k] for k in ranked[:LEADERS])]:
+        if config not in found:
+            found.append(config)
+    return found

@@ -1,0 +1,122 @@
+"""What the tool is held against: Optuna's TPE, random search and one factor at a time, a fresh process a trial; and the tool itself.
+
+A rival's trials are one series; its answer after N minutes is the best trial that was finished by then. `-confirmed` searches for 70 % of the
+time and spends the rest on its three best and the baseline in turns.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from statistics import fmean
+from typing import Any
+
+from jobs_table import BUILD, ROOT, job_file
+from processes import Config, Processes, Series, Space, TimeUp, in_turns
+
+SECONDS = 4.0  # of a trial's window, as in the tool's own fresh runs
+SEARCHING = 0.7  # of the time, where the rest confirms
+CONFIRMED, MOST_ROUNDS = 3, 20
+RIVALS = ("tpe", "random", "ofat", "tpe-confirmed", "random-confirmed", "ofat-confirmed")
+
+
+def rival(processes: Processes, method: str, minutes: float, seed: int) -> dict[str, Any]:
+    """The answer of a rival, recorded."""
+    name, _, confirmed = method.partition("-")
+    series = Series(processes, f"{name}-{seed}", minutes * 60 * (SEARCHING if confirmed else 1.0), SECONDS)
+    try:
+        SEARCHES[name](series, processes.space, seed)
+    except TimeUp:
+        pass
+    incumbents = best_so_far(series)
+    config, wall_s = (incumbents[-1][1] if incumbents else {}), series.spent_s
+    if confirmed and config:
+        ranked = sorted(series.done, key=lambda trial: trial[2])
+        few: list[Config] = [{}]
+        for _, candidate, _ in ranked:
+            if candidate not in few and len(few) <= CONFIRMED:
+                few.append(candidate)
+        turns = Series(processes, f"{method}-{minutes:g}-{seed}", minutes * 60 - series.spent_s, SECONDS)
+        try:
+            costs = [fmean(c) for c in in_turns(turns, few, MOST_ROUNDS)]
+            config = few[min(range(len(few)), key=costs.__getitem__)]
+        except TimeUp:  # not one round: nothing is confirmed
+            config = {}
+        wall_s += turns.spent_s
+    return processes.records.append(
+        "answer", f"{method}/{minutes:g}/{seed}", method=method, minutes=minutes, config=config, wall_s=round(min(wall_s, minutes * 60), 1),
+        trials=len(series.done), incumbents=incumbents,
+    )  # fmt: skip
+
+
+def best_so_far(series: Series) -> list[tuple[float, Config]]:
+    """(seconds, configuration) whenever a trial was the best until then."""
+    found: list[tuple[float, Config]] = []
+    least = math.inf
+    for spent_s, config, cost in series.done:
+        if cost < least:
+            least = cost
+            if not found or found[-1][1] != config:
+                found.append((round(spent_s, 1), config))
+    return found
+
+
+def by_optuna(sampler: str) -> Callable[[Series, Space, int], None]:
+    def search(series: Series, space: Space, seed: int) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        made = optuna.samplers.TPESampler(seed=seed) if sampler == "tpe" else optuna.samplers.RandomSampler(seed=seed)
+        study = optuna.create_study(sampler=made)
+        study.enqueue_trial(dict(space.defaults))
+        while True:
+            trial = study.ask()
+            values = {name: trial.suggest_categorical(name, list(domain)) for name, domain in space.domains.items()}
+            cost = series.log_cost(space.normalised(values))
+            if math.isfinite(cost):
+                study.tell(trial, cost)
+            else:
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+
+    return search
+
+
+def one_factor_at_a_time(series: Series, space: Space, seed: int) -> None:
+    """Every value of one knob after the other; the best one so far stays. Again from the first knob, while there is time."""
+    current: Config = {}
+    least = series.log_cost(current)
+    while len(space.domains):
+        for name in space.domains:
+            for value in space.domains[name]:
+                config = space.normalised({**current, name: value})
+                if config != current and (cost := series.log_cost(config)) < least:
+                    current, least = config, cost
+
+
+SEARCHES: dict[str, Callable[[Series, Space, int], None]] = {
+    "tpe": by_optuna("tpe"), "random": by_optuna("random"), "ofat": one_factor_at_a_time,
+}  # fmt: skip
+
+
+def ours(processes: Processes, minutes: float, seed: int, again: bool) -> dict[str, Any]:
+    """The tool's answer, by its command line."""
+    job, log = processes.job, BUILD / processes.job / f"ours-{minutes:g}-{seed}.log"
+    run_dir = log.with_suffix("")
+    command = [sys.executable, "-m", "autotune", "run", str(job_file(job)), "--run-dir", str(run_dir), "--minutes", f"{minutes:g}",
+               "--seed", str(seed), "--offline", "--quiet", *(["--fresh"] if again else [])]  # fmt: skip
+    begin = time.monotonic()
+    with log.open("w") as output:
+        code = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT).returncode
+    if code:
+        raise SystemExit(f"{' '.join(command)} ended with {code}: see {log}")
+    result = json.loads((run_dir / "result.json").read_text(encoding="utf-8"))
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    return processes.records.append(
+        "answer", f"ours/{minutes:g}/{seed}", method="ours", minutes=minutes, config=result["knobs"], wall_s=result["wall_s"],
+        outer_s=round(time.monotonic() - begin, 1), trials=len(result["trials"]), verdict=result["verdict"], reason=result["reason"],
+        speedup=result["speedup"], commit=commit,
+    )  # fmt: skip

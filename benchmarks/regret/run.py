@@ -1,0 +1,78 @@
+"""How much of what there is does the tool find? Regret on real jobs, beside other methods at equal wall time.
+
+    python benchmarks/regret/run.py best JOB [--minutes 60]                         the best known, by a search that is not the tool's
+    python benchmarks/regret/run.py answer JOB --method tpe --minutes 3 10 30       ours, or one of the rivals
+    python benchmarks/regret/run.py score JOB [--rounds 6] [--incumbents]           all of it again, in fresh processes in turns
+    python benchmarks/regret/run.py page                                            writes README.md's tables
+
+Everything measured is in results/<job>.jsonl before it is used: the same command again carries on. JOB is a file of jobs/, or `digits`, the
+example. Run nothing else meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PATHS = [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces")]
+sys.path[:0] = PATHS
+os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, *filter(None, [os.environ.get("PYTHONPATH")])])  # for the tool's own command
+
+from jobs_table import scripts  # noqa: E402
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="what", required=True)
+    best = commands.add_parser("best")
+    best.add_argument("--minutes", type=float, default=60.0, help="of the search, over all processes that worked on it")
+    answer = commands.add_parser("answer")
+    answer.add_argument("--method", required=True)
+    answer.add_argument("--minutes", type=float, nargs="+", required=True)
+    answer.add_argument("--seed", type=int, default=0)
+    answer.add_argument("--again", action="store_true", help="ours: even if there is an answer; the earlier run is moved aside")
+    score = commands.add_parser("score")
+    score.add_argument("--rounds", type=int, default=6)
+    score.add_argument("--incumbents", action="store_true", help="also what TPE would have answered on its way")
+    for command in (best, answer, score):
+        command.add_argument("job", choices=sorted(scripts()))
+    commands.add_parser("page")
+    options = parser.parse_args()
+    if options.what == "page":
+        from page import write_page
+
+        print(write_page())
+        return
+    from processes import Processes
+
+    with Processes(options.job) as processes:
+        act(processes, options)
+
+
+def act(processes, options) -> None:  # type: ignore[no-untyped-def]
+    from best import search_best
+    from methods import RIVALS, ours, rival
+    from score import score
+
+    if options.what == "best":
+        print(search_best(processes, options.minutes))
+    elif options.what == "score":
+        found = score(processes, options.rounds, options.incumbents)
+        print(f"{len(found['configs'])} configurations, {len(found['log_costs'][0])} rounds")
+    elif options.method not in ("ours", *RIVALS):
+        raise SystemExit(f"--method: ours or one of {', '.join(RIVALS)}")
+    else:
+        for minutes in sorted(options.minutes):
+            known = processes.records.find("answer", f"{options.method}/{minutes:g}/{options.seed}")
+            if options.method != "ours":
+                known = rival(processes, options.method, minutes, options.seed)
+            elif known is None or options.again:
+                known = ours(processes, minutes, options.seed, options.again)
+            print(known)
+
+
+if __name__ == "__main__":
+    main()

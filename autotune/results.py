@@ -41,6 +41,11 @@ class Anatomy:
     left_out: int  # iterations at the start that are not counted
     turnover_s: float = 0.0  # mean time lost at an epoch's end
     peak_memory_gib: float = 0.0
+    # Of the training process, all its threads together; 0: not known.
+    minor_faults: float = 0.0  # page faults an iteration
+    user_s: float = 0.0  # CPU seconds an iteration, in the program
+    system_s: float = 0.0  # CPU seconds an iteration, in the kernel
+    involuntary_switches: float = 0.0  # an iteration
 
 
 @dataclass(frozen=True)

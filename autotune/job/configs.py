@@ -19,7 +19,21 @@ def key_of(config: Config) -> str:
 
 
 def live_choices(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
-    """The live-scope part of ``config``, as the agent is told it; in the order of the search space."""
+    """What a running job is switched to, of ``config``, as the agent is told it; in the order of the search space."""
+    return tuple(
+        KnobChoice(k.name, config[k.name], dict(k.options))
+        for k in space.knobs
+        if k.name in config and k.scope_of(config[k.name]) is Scope.LIVE
+    )
+
+
+def process_part(config: Config, space: SearchSpace) -> dict[str, Value]:
+    """The rest of ``config``: what a live session must be started with."""
+    return {k.name: config[k.name] for k in space.knobs if k.name in config and k.scope_of(config[k.name]) is Scope.PROCESS}
+
+
+def held_choices(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
+    """What the agent holds from the start of a fresh run of ``config``, which is as the user will run it."""
     return tuple(
         KnobChoice(k.name, config[k.name], dict(k.options))
         for k in space.knobs
@@ -27,8 +41,8 @@ def live_choices(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
     )
 
 
-def process_part(config: Config, space: SearchSpace) -> dict[str, Value]:
-    """The process-scope part of ``config``: what a new session must be started with."""
+def started_with(config: Config, space: SearchSpace) -> dict[str, Value]:
+    """What a fresh run of ``config`` is started with."""
     return {k.name: config[k.name] for k in space.knobs if k.name in config and k.scope is Scope.PROCESS}
 
 

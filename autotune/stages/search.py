@@ -19,6 +19,7 @@ from statistics import median
 from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of, normalise
+from autotune.job.spec import SearchSpace
 from autotune.results import Observation, Trial
 from autotune.search.proposer import Proposer
 from autotune.search.seeds import seeds
@@ -31,7 +32,7 @@ from autotune.stages.pairs import Pairs, prepared_s
 from autotune.stages.proposals import PROMISING, Proposal, Proposals, late, learn, store
 from autotune.verdict.speedup import LogRatio
 from autotune.verdict.timing import start_up_excess, warm_up_end
-from autotune_spaces.base import Config, Scope
+from autotune_spaces.base import Config, Scope, Value
 from autotune_spaces.codec import decode
 from autotune_trials.protocol import Record
 
@@ -53,14 +54,14 @@ def search(bench: Bench, observation: Observation) -> tuple[Trial, ...]:
 
 def _search_live(bench: Bench, observation: Observation, trials: list[Trial]) -> None:
     space = bench.spec.search_space
-    domains = {n: v for n, v in observation.domains.items() if space[n].scope is Scope.LIVE}
+    domains = _live_domains(observation, space)
     if not domains:
         return
     proposer = Proposer(bench.run_dir / "optuna.log", space, domains, observation.defaults, bench.seed)
     proposer.restore(trials)
     for trial in trials:
         learn(proposer, trial, bench, warn=False)
-    for config in seeds(observation.bottleneck, domains, observation.defaults):
+    for config in seeds(observation.bottleneck, domains, observation.defaults, observation.anatomy.minor_faults):
         proposer.enqueue(config, "seed")
     proposals = Proposals(bench, proposer, observation, trials)
 
@@ -74,6 +75,17 @@ def _search_live(bench: Bench, observation: Observation, trials: list[Trial]) ->
         proposals.measured(Trial(proposal.number, proposal.config, "failed", reason=reason, origin=proposal.origin))
 
     spread(bench, proposals.take, serve, give_up)
+
+
+def _live_domains(observation: Observation, space: SearchSpace) -> dict[str, tuple[Value, ...]]:
+    """Of each knob the values that a running job can be switched to, and the job's own."""
+    found = {}
+    for name, values in observation.domains.items():
+        own = observation.defaults[name]
+        live = tuple(v for v in values if v == own or space[name].scope_of(v) is Scope.LIVE)
+        if any(v != own for v in live):
+            found[name] = live
+    return found
 
 
 def _measure(bench: Bench, live: LiveComparison, proposal: Proposal, proposals: Proposals) -> Trial:
@@ -120,6 +132,8 @@ def _search_process(bench: Bench, observation: Observation, trials: list[Trial])
         start, start_ratio = dict(best), best_ratio
         for value in observation.domains[name]:
             config = normalise({**start, name: value}, observation.defaults, space)
+            if value == observation.defaults[name] or space[name].scope_of(value) is Scope.LIVE:
+                continue  # tried in the running job
             if config == start or len(trials) >= bench.spec.budget.trials:
                 continue
             trial = known.get(key_of(config))

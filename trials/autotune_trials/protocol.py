@@ -141,6 +141,13 @@ class Window:
     phase_times_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # one an iteration; {}: totals only
     throttled: str = ""  # a clock or thermal limit active during the window, in words; "": none, or not readable
     session_load: float = 0.0  # CPU use of this session's own processes during the window, in cores; 0: not known
+    # Of the training process over the iterations of the window, all its threads together (getrusage); 0: not known.
+    minor_faults: int = 0  # pages the kernel mapped, and mostly cleared, on first touch
+    user_s: float = 0.0  # CPU seconds in the program
+    system_s: float = 0.0  # CPU seconds in the kernel on its behalf
+    involuntary_switches: int = 0  # times one of its threads was taken off a core
+    minor_fault_counts: tuple[int, ...] = ()  # one an iteration
+    system_times_s: tuple[float, ...] = ()  # one an iteration
 
 
 @dataclass(frozen=True)

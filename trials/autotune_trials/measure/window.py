@@ -80,4 +80,10 @@ class WindowRecorder:
             foreign_load=load.foreign_load if load is not None else 0.0,
             throttled=throttled,
             session_load=load.session_load if load is not None else 0.0,
+            minor_faults=sum(i.used.minor_faults for i in self._iterations),
+            user_s=sum(i.used.user_s for i in self._iterations),
+            system_s=sum(i.used.system_s for i in self._iterations),
+            involuntary_switches=sum(i.used.involuntary_switches for i in self._iterations),
+            minor_fault_counts=tuple(i.used.minor_faults for i in self._iterations),
+            system_times_s=tuple(i.used.system_s for i in self._iterations),
         )

@@ -42,6 +42,11 @@ class Anatomy:
     turnover_s: float = 0.0  # mean time lost at an epoch's end
     epoch_iterations: int | None = None  # iterations from one to the next; None: not known
     peak_memory_gib: float = 0.0
+    # Of the training process, all its threads together; 0: not known.
+    minor_faults: float = 0.0  # page faults an iteration
+    user_s: float = 0.0  # CPU seconds an iteration, in the program
+    system_s: float = 0.0  # CPU seconds an iteration, in the kernel
+    involuntary_switches: float = 0.0  # an iteration
 
 
 @dataclass(frozen=True)

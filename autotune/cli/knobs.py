@@ -68,13 +68,14 @@ def _print_table(knobs: list[Knob]) -> None:
 def _print_card(knob: Knob) -> None:
     from rich.console import Console
 
-    from autotune_spaces.docs import PARTS, example
+    from autotune_spaces.docs import PARTS, example, live_values
 
     console = Console(highlight=False)
     console.print(knob.name, style="bold")
     options = "".join(f"; {name}: {', '.join(map(str, values)) or 'text'}" for name, values in knob.accepts.items())
     console.print(
-        f"values: {knob.range}{options}\nscope: {knob.scope.value}   numerics: {knob.numerics.value}", markup=False
+        f"values: {knob.range}{options}\nscope: {knob.scope.value}{live_values(knob)}   "
+        f"numerics: {knob.numerics.value}", markup=False
     )
     for title, field in PARTS:
         console.print(f"\n{title}", style="bold")

@@ -5,7 +5,8 @@
     <run>/compile-cache/             compiled kernels, shared: only the first session pays for them
 
 What a configuration means for a session is decided by each knob's scope: process knobs become environment variables or
-words of the command line, live knobs are told to the agent.
+words of the command line, live knobs are told to the agent. In a live session the agent is told the live values of process
+knobs as well.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from autotune.executors.output import read_metrics
 from autotune.executors.side_effects import WorkdirLock, notice, own_places, require_restored, restore_leftovers
 from autotune.export.fingerprint import interpreter
 from autotune.job.command import placeholders
-from autotune.job.configs import in_words, live_choices, process_part
+from autotune.job.configs import held_choices, in_words, started_with
 from autotune.job.spec import JobSpec
 from autotune.secrets import secret_texts
 from autotune_spaces.base import Config, Knob, Start, Value, Withdrawn
@@ -109,7 +110,7 @@ class LocalExecutor(Executor):
         config = SessionConfig(
             mode="profile" if request.profile else "fixed",
             directory="",
-            knobs=live_choices(request.config, self.spec.search_space),
+            knobs=held_choices(request.config, self.spec.search_space),
             process_knobs=tuple(KnobChoice(k.name, v, dict(k.options)) for k, v in self._process_choices(request.config)),
             loader_key=self.loader_key,
             steps=request.steps,
@@ -125,7 +126,7 @@ class LocalExecutor(Executor):
             profile_steps=STACK_STEPS if request.stacks else SessionConfig.profile_steps,
             watch_steps=0 if request.stacks or request.capture is not None else SessionConfig.watch_steps,
         )
-        process_config = process_part(request.config, self.spec.search_space)
+        process_config = started_with(request.config, self.spec.search_space)
         session = self.new_session(request.label or config.mode, process_config, config, request.seed, request.capture)
         try:
             session.start()
@@ -219,7 +220,7 @@ class LocalExecutor(Executor):
         """
         argv = list(self.spec.command)
         named = placeholders(argv)
-        stray = set(process_config) - set(process_part(process_config, self.spec.search_space))
+        stray = set(process_config) - set(started_with(process_config, self.spec.search_space))
         if stray:
             raise ValueError(f"not process knobs of this search space: {', '.join(sorted(stray))}")
         for knob in self.spec.search_space.knobs:
@@ -239,7 +240,7 @@ class LocalExecutor(Executor):
 
     def _process_choices(self, config: Config) -> list[tuple[Knob, Value]]:
         """The process knobs of ``config`` with their values, in the order of the search space."""
-        part = process_part(config, self.spec.search_space)
+        part = started_with(config, self.spec.search_space)
         return [(knob, part[knob.name]) for knob in self.spec.search_space.knobs if knob.name in part]
 
     def _job_start(self) -> Start:

@@ -27,6 +27,7 @@ from autotune.findings.memory_nearly_full import MemoryNearlyFull
 from autotune.findings.no_tensor_cores import NoTensorCores
 from autotune.findings.odd_dimensions import OddDimensions
 from autotune.findings.optimizer_loop import EagerOptimizer
+from autotune.findings.page_faults import PageFaults
 from autotune.findings.periodic_stall import PeriodicStall
 from autotune.findings.recompiles import Recompiles
 from autotune.findings.straggler_steps import StragglerSteps
@@ -45,6 +46,7 @@ RULES: tuple[Rule, ...] = (
     PeriodicStall(),
     StragglerSteps(),
     GcPauses(),
+    PageFaults(),
     HostWork(),
     HostBound(),
     LaunchBound(),

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from autotune.explain.records import Finding, Operator, Peak, Side
+from autotune.results import Anatomy
 from autotune_spaces.base import Value
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_trials.evidence import Evidence, Place
@@ -36,6 +37,7 @@ class Case:
     defaults: Mapping[str, Value] = field(default_factory=dict)  # the job's own value of every knob that applies here
     withdrawn: Mapping[str, str] = field(default_factory=dict)  # knob -> why it does not
     peaks: Sequence[Peak] = ()  # what this machine was measured to reach
+    anatomy: Anatomy | None = None  # of the timed iterations, which nothing watched; None: there were none
 
     @property
     def config(self) -> Mapping[str, Value]:

@@ -86,7 +86,7 @@ def _hear(rules: Sequence[Rule], name: str, case: Case) -> _Heard:
 
 def _placed(finding: Finding, side: str, whole_s: float) -> Finding:
     share = finding.cost_s / whole_s if finding.cost_s is not None and whole_s else None
-    return replace(finding, side=side, share=share)
+    return replace(finding, side=side, share=share if finding.share is None else finding.share)
 
 
 def _once(rules: Sequence[Rule], found: Mapping[str, Sequence[Finding]]) -> dict[str, Sequence[Finding]]:

@@ -6,7 +6,7 @@ A configuration holds only the knobs that differ from the job's own values; the 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from autotune.job.spec import SearchSpace
 from autotune_spaces.base import Config, Numerics, Scope, Value
@@ -19,7 +19,21 @@ def key_of(config: Config) -> str:
 
 
 def live_choices(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
-    """The live-scope part of ``config``, as the agent is told it; in the order of the search space."""
+    """What a running job is switched to, of ``config``, as the agent is told it; in the order of the search space."""
+    return tuple(
+        KnobChoice(k.name, config[k.name], dict(k.options))
+        for k in space.knobs
+        if k.name in config and k.scope_of(config[k.name]) is Scope.LIVE
+    )
+
+
+def process_part(config: Config, space: SearchSpace) -> dict[str, Value]:
+    """The rest of ``config``: what a live session must be started with."""
+    return {k.name: config[k.name] for k in space.knobs if k.name in config and k.scope_of(config[k.name]) is Scope.PROCESS}
+
+
+def held_choices(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
+    """What the agent holds from the start of a fresh run of ``config``, which is as the user will run it."""
     return tuple(
         KnobChoice(k.name, config[k.name], dict(k.options))
         for k in space.knobs
@@ -27,9 +41,19 @@ def live_choices(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
     )
 
 
-def process_part(config: Config, space: SearchSpace) -> dict[str, Value]:
-    """The process-scope part of ``config``: what a new session must be started with."""
+def started_with(config: Config, space: SearchSpace) -> dict[str, Value]:
+    """What a fresh run of ``config`` is started with."""
     return {k.name: config[k.name] for k in space.knobs if k.name in config and k.scope is Scope.PROCESS}
+
+
+def live_domains(domains: Mapping[str, Sequence[Value]], defaults: Config, space: SearchSpace) -> dict[str, tuple[Value, ...]]:
+    """Of each knob the values that a running job can be switched to, and the job's own; without knobs that have no other."""
+    found = {}
+    for name, values in domains.items():
+        live = tuple(v for v in values if _same(v, defaults[name]) or space[name].scope_of(v) is Scope.LIVE)
+        if len(live) > 1:
+            found[name] = live
+    return found
 
 
 def without(config: Config, *names: str) -> dict[str, Value]:

@@ -56,7 +56,8 @@ class Proposer:
         sampler, self._study.sampler = self._study.sampler, optuna.samplers.RandomSampler()  # asked for nothing, and TPE takes its time
         for trial in trials:
             self._known[key_of(trial.config)] = trial
-            self._tell(self._ask_for(trial.config), trial)
+            if all(value in self.domains.get(knob, (value,)) for knob, value in trial.config.items()):  # else it needed a new process
+                self._tell(self._ask_for(trial.config), trial)
         self._study.sampler = sampler
 
     def enqueue(self, config: Config, origin: str) -> None:

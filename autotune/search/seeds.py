@@ -17,19 +17,22 @@ GUESSES: Mapping[str, Sequence[Value]] = {
     "matmul_precision": ("high", "medium"),
     "optimizer_impl": ("fused", "foreach"),
     "prefetch_factor": (4,),
+    "malloc": ("retain",),
 }
 
 LOADER = ("num_workers", "pin_memory", "persistent_workers", "non_blocking", "prefetch_factor", "in_order")
 COMPUTE = ("amp_dtype", "channels_last", "matmul_precision", "compile_mode", "cudnn_benchmark", "intra_op_threads")
 OPTIMIZER = ("optimizer_impl",)
 SIZE = ("micro_batch_size", "batch_size")
+HEAP = ("malloc",)
+MANY_FAULTS = 1000  # minor page faults an iteration: 4 MB mapped and cleared anew, some 1 to 2 ms of one core
 
 ORDER: Mapping[str, Sequence[str]] = {
-    "loader": LOADER + COMPUTE + OPTIMIZER + SIZE,
-    "epoch ends": ("persistent_workers", *LOADER, *COMPUTE, *OPTIMIZER, *SIZE),
-    "compute": COMPUTE + LOADER[:1] + OPTIMIZER + SIZE + LOADER[1:],
-    "optimizer": OPTIMIZER + COMPUTE + LOADER + SIZE,
-    "overhead": ("compile_mode", "intra_op_threads") + SIZE + OPTIMIZER + LOADER + COMPUTE,
+    "loader": LOADER + COMPUTE + HEAP + OPTIMIZER + SIZE,
+    "epoch ends": ("persistent_workers", *LOADER, *COMPUTE, *HEAP, *OPTIMIZER, *SIZE),
+    "compute": COMPUTE + HEAP + LOADER[:1] + OPTIMIZER + SIZE + LOADER[1:],
+    "optimizer": OPTIMIZER + COMPUTE + HEAP + LOADER + SIZE,
+    "overhead": ("compile_mode", "intra_op_threads") + SIZE + OPTIMIZER + LOADER + COMPUTE + HEAP,
 }
 
 
@@ -42,13 +45,16 @@ def guess(knob: str, values: Sequence[Value], default: Value) -> Value:
     return others[-1]
 
 
-def seeds(bottleneck: str, domains: Mapping[str, Sequence[Value]], defaults: Mapping[str, Value]) -> list[dict[str, Value]]:
-    """One configuration a knob, most promising first.
+def seeds(
+    bottleneck: str, domains: Mapping[str, Sequence[Value]], defaults: Mapping[str, Value], minor_faults: float = 0.0
+) -> list[dict[str, Value]]:
+    """One configuration a knob, most promising first. ``minor_faults``: page faults of an iteration; where they are many, the
+    allocator comes first.
 
     A conditional knob is seeded together with what it depends on: prefetching and persistent workers mean nothing
     without workers.
     """
-    order = ORDER.get(bottleneck, ORDER["compute"])
+    order = (HEAP if minor_faults >= MANY_FAULTS else ()) + tuple(ORDER.get(bottleneck, ORDER["compute"]))
     ranked = sorted(domains, key=lambda name: order.index(name) if name in order else len(order))
     plan = []
     for name in ranked:

@@ -68,7 +68,7 @@ def build_up(
     space = bench.spec.search_space
     own = own_gains(confirmation.config, gains, trials)
     steps = prefixes(confirmation.config, own, observation.defaults, space)
-    live = [s for s in steps[:-1] if all(space[name].scope is Scope.LIVE for name in s.config)]
+    live = [s for s in steps[:-1] if all(space[name].scope_of(v) is Scope.LIVE for name, v in s.config.items())]
     measured, notes = _measure(bench, observation, live, trials)
     found: list[tuple[Step, Interval | None, str]] = []
     for index, step in enumerate(steps[:-1]):
@@ -99,7 +99,7 @@ def own_gains(config: Config, gains: Sequence[KnobGain], trials: Sequence[Trial]
 def prefixes(config: Config, own: Mapping[str, float], defaults: Mapping[str, Value], space: SearchSpace) -> list[Step]:
     """The winner in steps of one knob: the biggest own gain first, knobs of the process last, and none before the knob
     that gives it a meaning."""
-    left = sorted(config, key=lambda name: (space[name].scope is Scope.PROCESS, -own[name]))
+    left = sorted(config, key=lambda name: (space[name].scope_of(config[name]) is Scope.PROCESS, -own[name]))
     steps: list[Step] = []
     so_far: dict[str, Value] = {}
     while left:

@@ -129,7 +129,7 @@ def _gain(
     """
     rest = without(config, name)
     try:
-        if bench.spec.search_space[name].scope is Scope.LIVE:
+        if bench.spec.search_space[name].scope_of(config[name]) is Scope.LIVE:
             return live.compare(rest, config, prune=False, enough=_settled).ratio
         made = _pairs_of_the_trial(bench, config, rest, trials)
         if made is not None and bench.out_of_time_at(f"drop-{name}|{key_of(config)}"):

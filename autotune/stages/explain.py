@@ -32,6 +32,7 @@ from autotune.results import Observation, Trial
 from autotune.stages.bench import Bench
 from autotune.stages.nsight import captured
 from autotune.tracking.records import record_trace
+from autotune.verdict.timing import anatomy, drop_start, warm_up_end
 from autotune_spaces.base import Config
 from autotune_trials.evidence import Evidence
 from autotune_trials.paths import publish, publish_copy
@@ -77,7 +78,10 @@ def examine(
 def case(observation: Observation, name: str, side: Side, record: Record, peaks: Sequence[Peak]) -> Case:
     """What the rules look at."""
     evidence = record.evidence or Evidence(blind={"everything": "the job ended before its iterations could be watched"})
-    return Case(name, side, evidence, observation.machine, observation.job, observation.defaults, observation.withdrawn, peaks)
+    window = record.window
+    left_out = warm_up_end(window.times_s)
+    parts = anatomy(drop_start(window, left_out), left_out) if window.times_s else None
+    return Case(name, side, evidence, observation.machine, observation.job, observation.defaults, observation.withdrawn, peaks, parts)
 
 
 def describe(bench: Bench, observation: Observation, name: str, config: Config, record: Record, peaks: Sequence[Peak]) -> Side:

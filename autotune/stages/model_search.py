@@ -19,7 +19,7 @@ from functools import partial
 
 from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
-from autotune.job.configs import key_of, normalise
+from autotune.job.configs import key_of, live_domains, normalise
 from autotune.results import Anatomy, Interval, KnobGain, Observation, Trial
 from autotune.search.focus import LOADER_KINDS, knobs_that_matter
 from autotune.search.model import Answer, KnobVerdict, ModelSearch, Plot, SearchKnob
@@ -96,6 +96,7 @@ class ModelStudy:
     def __init__(self, bench: Bench, observation: Observation, names: Sequence[str]) -> None:
         self.bench, self.observation = bench, observation
         self.space = bench.spec.search_space
+        self._domains = live_domains(observation.domains, observation.defaults, self.space)
         self.names = list(names)  # knobs searched now
         self.stopped = ""
         self._turn = threading.RLock()
@@ -148,7 +149,7 @@ class ModelStudy:
 
     def _search_knob(self, name: str) -> SearchKnob:
         knob, default = self.space[name], self.observation.defaults[name]
-        live = live_values(knob, self.observation, name)
+        live = self._domains[name]
         return SearchKnob(
             name, live, default, dear=knob.dear, compiled=_compiles(knob), in_graph=knob.in_graph, loader=knob.loader,
             price=PRICES[knob.numerics], guess=guess(name, live, default),
@@ -328,29 +329,19 @@ def search_live(bench: Bench, observation: Observation) -> tuple[list[Trial], Fo
         BaselineError: the unchanged job cannot be measured.
         Interrupted: the user asked to stop; call again to resume.
     """
-    space = bench.spec.search_space
-
-    def live(names: Sequence[str]) -> list[str]:
-        return [name for name in names if len(live_values(space[name], observation, name)) > 1]
-
+    domains = live_domains(observation.domains, observation.defaults, bench.spec.search_space)
     share = None if observation.ceiling is None else 1 / max(observation.ceiling, 1.0)
     names, later = knobs_that_matter(observation.bottleneck, observation.domains, share)
-    study = ModelStudy(bench, observation, live(names))
+    study = ModelStudy(bench, observation, [name for name in names if name in domains])
     study.restore()
     _measure(study, bench)
     if later and not _waits_still(study):
         bench.progress.note(f"{', '.join(study.names) or 'the loader'}: done ({study.stopped}); the search goes on with the other knobs")
-        study.widen(live(later))
+        study.widen([name for name in later if name in domains])
         names = (*names, *later)
         _measure(study, bench)
     answer = study.answer()
     return study.trials(), Found(dict(answer.config), tuple(names), answer.gain, tuple(map(_gain, answer.knobs)), study.stopped)
-
-
-def live_values(knob: Knob, observation: Observation, name: str) -> tuple[Value, ...]:
-    """Those of a knob's values that can be set in a running job, the job's own among them."""
-    own = observation.defaults[name]
-    return tuple(v for v in observation.domains[name] if v == own or knob.scope_of(v) is Scope.LIVE)
 
 
 def _measure(study: ModelStudy, bench: Bench) -> None:

@@ -18,7 +18,7 @@ from statistics import median
 
 from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
-from autotune.job.configs import key_of, normalise, without
+from autotune.job.configs import key_of, live_domains, normalise, without
 from autotune.job.spec import SearchSpace
 from autotune.results import KnobGain, Observation, Trial
 from autotune.search.proposer import Proposer
@@ -30,7 +30,7 @@ from autotune.stages.fresh import pair_s
 from autotune.stages.kept_session import BlockFailed
 from autotune.stages.lanes import MOST_LOST, spread
 from autotune.stages.live import CLEAR_LOSS, LiveComparison
-from autotune.stages.model_search import Found, live_values, search_live
+from autotune.stages.model_search import Found, search_live
 from autotune.stages.observe import explain_failure
 from autotune.stages.pairs import PROCESS_PAIRS, Pairs, prepared_s
 from autotune.stages.proposals import PROMISING, Proposal, Proposals, learn, store
@@ -129,15 +129,14 @@ def finalists(trials: Sequence[Trial]) -> list[dict[str, Value]]:
 
 def _search_live(bench: Bench, observation: Observation, trials: list[Trial]) -> None:
     space = bench.spec.search_space
-    domains = {name: live_values(space[name], observation, name) for name in observation.domains}
-    domains = {name: values for name, values in domains.items() if len(values) > 1}
+    domains = live_domains(observation.domains, observation.defaults, space)
     if not domains:
         return
     proposer = Proposer(bench.run_dir / "optuna.log", space, domains, observation.defaults, bench.seed, bench.spec.search)
     proposer.restore(trials)
     for trial in trials:
         learn(proposer, trial, bench, warn=False)
-    for config in seeds(observation.bottleneck, domains, observation.defaults):
+    for config in seeds(observation.bottleneck, domains, observation.defaults, observation.anatomy.minor_faults):
         proposer.enqueue(config, "seed")
     proposals = Proposals(bench, proposer, observation, trials)
 
@@ -200,7 +199,9 @@ def _search_process(
         for value in observation.domains[name]:
             config = normalise({**start, name: value}, observation.defaults, space)
             limit = bench.spec.budget.trials
-            if space[name].scope_of(value) is Scope.LIVE or config == start or (limit is not None and len(trials) >= limit):
+            if value == observation.defaults[name] or space[name].scope_of(value) is Scope.LIVE:
+                continue  # tried in the running job
+            if config == start or (limit is not None and len(trials) >= limit):
                 continue
             trial = known.get(key_of(config))
             if trial is None and bench.journal.elapsed_s + PROCESS_PAIRS * pair_s(bench, observation) > proof_begins_s(bench, observation):

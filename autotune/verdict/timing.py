@@ -92,12 +92,14 @@ def drop_start(window: Window, n: int) -> Window:
 
     Phases are exact where the window holds them per iteration. Otherwise the data phase follows ``data_s``, which is
     known per iteration, and the other phases shrink by the share of the remaining time that is kept. Epoch ends are few
-    and are averaged, so they are all kept.
+    and are averaged, so they are all kept. Page faults and system time, of which a start has many, are exact; user time and
+    switches shrink by the share of iterations.
     """
     n = max(0, min(n, len(window.times_s) - 1))
     if n == 0:
         return window
     each = {name: values[n:] for name, values in window.phase_times_s.items()}
+    share = 1 - n / len(window.times_s)
     return replace(
         window,
         times_s=window.times_s[n:],
@@ -105,6 +107,12 @@ def drop_start(window: Window, n: int) -> Window:
         data_s=window.data_s[n:],
         phase_times_s=each,
         phases_s={name: math.fsum(values) for name, values in each.items()} if each else _scaled_phases(window, n),
+        minor_faults=sum(window.minor_fault_counts[n:]),
+        minor_fault_counts=window.minor_fault_counts[n:],
+        system_s=math.fsum(window.system_times_s[n:]),
+        system_times_s=window.system_times_s[n:],
+        user_s=share * window.user_s,
+        involuntary_switches=round(share * window.involuntary_switches),
     )
 
 
@@ -231,6 +239,10 @@ def anatomy(window: Window, left_out: int, *, turnover_s: float | None = None) -
         turnover_s=(mean_turnover_s(window) if turnover_s is None else turnover_s) or 0.0,
         epoch_iterations=window.epoch_iterations,
         peak_memory_gib=window.peak_memory_gib,
+        minor_faults=window.minor_faults / count,
+        user_s=window.user_s / count,
+        system_s=window.system_s / count,
+        involuntary_switches=window.involuntary_switches / count,
     )
 
 

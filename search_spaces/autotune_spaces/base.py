@@ -167,6 +167,9 @@ class LiveJob(Protocol):
     def set_optimizer_impl(self, implementation: str | None) -> None:
         """"for-loop", "foreach" or "fused"; None is the job's own. Moves step counters where each expects them."""
 
+    def set_malloc_retain(self, on: bool) -> None:
+        """Have glibc's malloc keep freed memory instead of giving it back to the system; False: its thresholds as they were."""
+
     def set_gc(self, freeze: bool, threshold: int | None) -> None:
         """Collect once and keep what there is then out of later collections; collect after ``threshold`` new objects. None: the job's own."""
 
@@ -175,7 +178,8 @@ class Knob(ABC):
     """One runtime setting. Subclasses are stateless; one instance serves many jobs."""
 
     name: str
-    scope: Scope
+    scope: Scope  # how the user's own runs have it: a live knob is held by the agent or by code, a process knob set before the start
+    live_values: tuple[Value, ...] = ()  # of a process knob: those that the search can switch a running job to, and back
     numerics: Numerics
     card: Card
     declares: tuple[str, ...] = ()  # paths of the fingerprint this knob is meant to change, e.g. "optimizers.*.lr"
@@ -228,13 +232,13 @@ class Knob(ABC):
 
     ordered: bool = True
 
+    def scope_of(self, value: Value) -> Scope:
+        """Whether ``value`` can be tried in a running job, or only in one that is started with it."""
+        return Scope.LIVE if value in self.live_values else self.scope
+
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
         """Why ``value`` cannot be used by this job on this machine, asked for or not; None if it can."""
         return None
-
-    def scope_of(self, value: Value) -> Scope:
-        """When ``value`` can be set; most knobs have one scope for all of their values."""
-        return self.scope
 
     def parse(self, value: Value) -> Value:
         """``value`` as it was meant: YAML reads an unquoted ``off`` as False, and knobs with that word undo it."""
@@ -249,7 +253,8 @@ class Knob(ABC):
         return True
 
     def apply(self, live: LiveJob, value: Value) -> None:
-        """Set ``value`` in the running job. The job's own value restores it. Live knobs implement this."""
+        """Set ``value`` in the running job. The job's own value restores it. Live knobs implement this,
+        and process knobs with :attr:`live_values`."""
         raise TypeError(f"{self.name} is set before the process starts, not in a running job")
 
     def effect(self, live: LiveJob, value: Value) -> str | None:

@@ -94,6 +94,11 @@ _EXAMPLES: dict[str, tuple[Value, ...]] = {
 }
 
 
+def live_values(knob: Knob) -> str:
+    """" (live: retain)" of a process knob with such values."""
+    return f" (live: {', '.join(map(str, knob.live_values))})" if knob.live_values else ""
+
+
 def card(name: str) -> str:
     """One knob's card as Markdown.
 
@@ -101,7 +106,7 @@ def card(name: str) -> str:
         KeyError: no such knob.
     """
     knob = get(name)
-    lines = [f"## {name}", "", f"Values: {knob.range}. Scope: {knob.scope.value}. Numerics: {knob.numerics.value}."]
+    lines = [f"## {name}", "", f"Values: {knob.range}. Scope: {knob.scope.value}{live_values(knob)}. Numerics: {knob.numerics.value}."]
     for option, choices in knob.accepts.items():
         lines[-1] += f" Option `{option}`: {', '.join(map(str, choices)) or 'text'}."
     if knob.start_up_cost:

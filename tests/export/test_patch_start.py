@@ -129,7 +129,7 @@ def test_knobs_that_are_set_before_the_first_line(tmp_path: Path) -> None:
     assert "LD_PRELOAD" in missing["malloc"].reason and "set it where the job is started: LD_PRELOAD=" in missing["malloc"].instead
     assert "gc.freeze()" in missing["gc"].instead
     (two,) = make_patch(tuned(tmp_path, ONLY, {"malloc": "retain"})).unwritten
-    assert two.reason == "MALLOC_TRIM_THRESHOLD_ and MALLOC_MMAP_THRESHOLD_ are read before the program's first line"
+    assert two.reason == "MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_ and MALLOC_TOP_PAD_ are read before the program's first line"
     assert {item.knob for item in make_patch(config).unwritten} == {"malloc", "gc"}
 
 

@@ -59,6 +59,7 @@ PLANTED = (
     Planted("image", "periodic-stall", says=("Every 25 iterations", "Image.save")),
     Planted("straggler", "straggler-steps"),
     Planted("garbage", "gc-pauses"),
+    Planted("page_faults", "page-faults", quick=True, costed=False, placed=False, says=("page faults an iteration", "in the kernel")),
     Planted("array_copies", "array-copies"),
     Planted("lists", "tensor-readout"),
     Planted("nan_check", "tensor-readout"),

@@ -10,7 +10,10 @@ from cases import case, evidence, gpu_case, gpu_machine, job, operator, phases, 
 
 from autotune.explain.records import Finding, Peak, Side
 from autotune.findings import RULES, Case, NotJudgeable
+from autotune.results import Anatomy
+from autotune.verdict.timing import anatomy
 from autotune_trials.evidence import Calls, Evidence, Frames, GraphBreak, Place, Transfer
+from autotune_trials.protocol import Window
 
 LINE = Place("/home/me/train.py", 17, "step", "x = x * 1.01")
 LIBRARY = Place("/site-packages/torch/nn/functional.py", 9, own=False)
@@ -28,6 +31,36 @@ def refusal(name: str, about: Case) -> str:
 
 def frames(seconds: float, phase: str, place: Place = LINE) -> tuple[Frames, ...]:
     return tuple(Frames(i, phase, place, seconds) for i in range(60))
+
+
+# ---------------------------------------------------------------- page-faults
+
+
+def parts(minor_faults: float, system_s: float, user_s: float = 0.06) -> Anatomy:
+    window = Window((0.03,) * 40, (64.0,) * 40, {}, minor_faults=int(40 * minor_faults), user_s=40 * user_s, system_s=40 * system_s)
+    return anatomy(window, 10)
+
+
+def test_memory_that_is_mapped_anew_in_every_step_is_told_with_its_share() -> None:
+    (found,) = ask("page-faults", case(anatomy=parts(5000, 0.012)))
+    assert "5,000 page faults an iteration" in found.evidence and "17%" in found.evidence
+    assert found.cost_s == pytest.approx(0.03 / 6) and found.knob == "malloc"
+    assert "MALLOC_TRIM_THRESHOLD_=2147483647" in found.advice
+    (still,) = ask("page-faults", case(anatomy=parts(5000, 0.012), defaults={"malloc": "tcmalloc"}))
+    assert "malloc: tcmalloc" in still.advice
+
+
+@pytest.mark.parametrize(
+    ("minor_faults", "system_s"),
+    [(0, 0.0), (300, 0.012), (1500, 0.002), (1000, 0.03)],  # none, a few, of little cost, most of the system time for something else
+)
+def test_a_few_page_faults_are_usual(minor_faults: float, system_s: float) -> None:
+    assert ask("page-faults", case(anatomy=parts(minor_faults, system_s))) == []
+
+
+def test_page_faults_that_nobody_counted_are_not_judged() -> None:
+    assert "not counted" in refusal("page-faults", case()) and "not counted" in refusal("page-faults", case(anatomy=parts(0, 0.0, 0.0)))
+    assert "driver" in refusal("page-faults", gpu_case(anatomy=parts(5000, 0.012)))
 
 
 # ---------------------------------------------------------------- loader-bound

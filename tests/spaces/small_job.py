@@ -13,6 +13,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from autotune_spaces.glibc import Heap
+
 OWN_THRESHOLDS = gc.get_threshold()
 OWN_LOADER = {
     "num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "pin_memory": False, "batch_size": 8, "in_order": True,
@@ -81,6 +83,7 @@ class SmallJob:
         self.non_blocking: bool | None = None
         self.micro_batch: int | None = None
         self.lr_factor = 1.0
+        self.heap = Heap()
         self.own_lr = [g["lr"] for o in self.optimizers for g in o.param_groups]
 
     def set_autocast(self, dtype: str | None) -> None:
@@ -104,6 +107,9 @@ class SmallJob:
         for group in self._groups():
             group["foreach"] = None if implementation is None else implementation == "foreach"
             group["fused"] = None if implementation is None else implementation == "fused"
+
+    def set_malloc_retain(self, on: bool) -> None:
+        (self.heap.retain if on else self.heap.give_back)()
 
     def set_gc(self, freeze: bool, threshold: int | None) -> None:
         gc.set_threshold(threshold or OWN_THRESHOLDS[0], *OWN_THRESHOLDS[1:])
@@ -140,5 +146,6 @@ class SmallJob:
             "threads": torch.get_num_threads(),
             "precision": torch.get_float32_matmul_precision(),
             "gc": (gc.get_threshold(), gc.get_freeze_count() > 0),
+            "retaining": self.heap.retaining,
             "benchmark": torch.backends.cudnn.benchmark,
         }

@@ -79,6 +79,7 @@ def state() -> dict[str, Any]:
         "precision": torch.get_float32_matmul_precision(),
         "non_blocking": agent.live.non_blocking,
         "gc": (gc.get_threshold(), gc.get_freeze_count() > 0),
+        "retaining": agent.live.heap.retaining,
         "mode": agent.live.entries[0]._mode,
     }
 
@@ -88,10 +89,10 @@ train(4)
 facts, machine, report = job_facts(agent), probe(), {}
 own_loader = {**vars(facts.loader), "prefetch_factor": 2}
 for name in names():
-    if get(name).scope is not Scope.LIVE or name == "compile_mode":
+    if (get(name).scope is not Scope.LIVE and not get(name).live_values) or name == "compile_mode":
         continue
     options = {"lr_scaling": "linear"} if name == "batch_size" else {}
-    knob, other = create(name, options), SETTINGS[name].other
+    knob, other = create(name, options), (*get(name).live_values, SETTINGS[name].other)[0]
     own, before = knob.current(machine, facts), state()
     try:
         values = list(knob.domain(machine, facts).values)

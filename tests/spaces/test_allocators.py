@@ -79,6 +79,8 @@ def test_glibcs_own_is_offered_on_a_cpu_unless_the_job_has_settings_for_it() -> 
     for own in ({"MALLOC_TRIM_THRESHOLD_": "1"}, {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=1"}):
         with pytest.raises(Withdrawn, match=f"the job sets {next(iter(own))} itself"):
             create("malloc", None, ["retain"]).domain(machine(), job(surveys=surveys, own_settings=own))
+    preloads = {"LD_PRELOAD": "/opt/libjemalloc.so.2"}
+    assert get("malloc").domain(machine(), job(surveys=surveys, own_settings=preloads)).values == ("jemalloc", "default")
     with pytest.raises(Withdrawn, match="is not glibc.*apt-get install libjemalloc2"):
         create("malloc", None, ["retain"]).domain(machine(), JOB)
 
@@ -104,7 +106,7 @@ print((after - before) // 20, get("malloc").effect(None, "retain") or "in force"
         seen.append((int(faults), said))
     (faults, said), (retained, nothing) = seen
     assert nothing == "in force" and retained < 10, seen
-    assert "does not take the variables" in said and faults > 1000, seen
+    assert "does not take the settings" in said and faults > 1000, seen
 
 
 def test_an_allocator_of_the_jobs_own_is_the_baseline() -> None:

@@ -20,7 +20,8 @@ from autotune_spaces.codec import decode, encode
 from autotune_spaces.knobs import create, get, names
 from autotune_trials.protocol import KnobChoice
 
-LIVE = [n for n in names() if get(n).scope is Scope.LIVE]
+# Of a process knob with live values the first of them is tried.
+LIVE = {n: (*get(n).live_values, SETTINGS[n].other)[0] for n in names() if get(n).scope is Scope.LIVE or get(n).live_values}
 PROCESS = [n for n in names() if get(n).scope is Scope.PROCESS]
 # Their effect needs CUDA (test_on_cuda.py), a compiler or a certain CPU (test_effects.py).
 ELSEWHERE = ("compile_mode", "pin_memory", "non_blocking", "matmul_precision")
@@ -127,8 +128,8 @@ def test_snippet_is_python(name: str) -> None:
 def test_apply_then_revert_restores(name: str) -> None:
     job, knob, settings = SmallJob(), create(name), SETTINGS[name]
     before = job.state()
-    knob.apply(job, settings.other)
-    assert job.state() != before, f"{name} = {settings.other!r} changed nothing"
+    knob.apply(job, LIVE[name])
+    assert job.state() != before, f"{name} = {LIVE[name]!r} changed nothing"
     knob.apply(job, settings.own)
     after = job.state()
     if name == "prefetch_factor":  # a job without workers has none; torch takes 2 once there are workers
@@ -139,25 +140,27 @@ def test_apply_then_revert_restores(name: str) -> None:
 
 @pytest.mark.parametrize("name", LIVE)
 def test_apply_twice_is_once(name: str) -> None:
-    job, knob, settings = SmallJob(), create(name), SETTINGS[name]
-    knob.apply(job, settings.other)
+    job, knob = SmallJob(), create(name)
+    knob.apply(job, LIVE[name])
     once = job.state()
-    knob.apply(job, settings.other)
+    knob.apply(job, LIVE[name])
     assert job.state() == once
 
 
 @pytest.mark.parametrize("name", [n for n in LIVE if n not in ELSEWHERE])
 def test_job_trains_with_it_and_it_took_hold(name: str) -> None:
-    job, knob, settings = SmallJob(), create(name), SETTINGS[name]
-    knob.apply(job, settings.other)
+    job, knob = SmallJob(), create(name)
+    knob.apply(job, LIVE[name])
     losses = [job.step() for _ in range(2)]
     assert all(map(torch.isfinite, map(torch.tensor, losses)))
-    assert knob.effect(job, settings.other) is None
+    assert knob.effect(job, LIVE[name]) is None
+    assert knob.scope_of(LIVE[name]) is Scope.LIVE
 
 
 @pytest.mark.parametrize("name", PROCESS)
 def test_process_knob_sets_only_the_environment(name: str) -> None:
     knob, settings = get(name), SETTINGS[name]
+    assert knob.scope_of(settings.other) is Scope.PROCESS
     with pytest.raises(TypeError, match="before the process starts"):
         knob.apply(SmallJob(), settings.other)
     variables = knob.environment(settings.other)

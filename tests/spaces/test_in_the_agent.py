@@ -15,7 +15,7 @@ from knob_settings import SETTINGS
 from autotune_spaces.base import Scope
 from autotune_spaces.knobs import get, names
 
-KNOBS = [n for n in names() if get(n).scope is Scope.LIVE and n != "compile_mode"]
+KNOBS = [n for n in names() if (get(n).scope is Scope.LIVE or get(n).live_values) and n != "compile_mode"]
 
 
 @pytest.fixture(scope="module")

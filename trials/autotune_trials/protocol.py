@@ -148,6 +148,13 @@ class Window:
     reader_queued_s: float = 0.0  # ready to run, while others had the CPUs
     reader_wall_s: float = 0.0
     reader_fetches: float = 0.0  # 0: nothing is known of them (workers that are not forked, say)
+    # Of the training process over the iterations of the window, all its threads together (getrusage); 0: not known.
+    minor_faults: int = 0  # pages the kernel mapped, and mostly cleared, on first touch
+    user_s: float = 0.0  # CPU seconds in the program
+    system_s: float = 0.0  # CPU seconds in the kernel on its behalf
+    involuntary_switches: int = 0  # times one of its threads was taken off a core
+    minor_fault_counts: tuple[int, ...] = ()  # one an iteration
+    system_times_s: tuple[float, ...] = ()  # one an iteration
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from autotune_spaces import glibc
 from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Scratch, Start, Value, Withdrawn
 from autotune_spaces.domains import one_of
 from autotune_spaces.facts import JobFacts, Machine
@@ -22,11 +23,14 @@ FILES = {
     "jemalloc": ("libjemalloc.so.2", "libjemalloc.so"),
     "tcmalloc": ("libtcmalloc.so.4", "libtcmalloc.so", "libtcmalloc_minimal.so.4", "libtcmalloc_minimal.so"),
 }
-ALLOCATOR = re.compile(r"lib(jemalloc|tcmalloc|mimalloc|tbbmalloc|hoard|snmalloc)\w*(?:[-.][\w.-]*)?\.so[\w.]*$")
-# glibc's own malloc gives freed memory back where more than the first of these lies free at the heap's end, and every freed block of more than
-# the second. Both are the most that mallopt(3) takes: an int, and half a thread's heap.
-RETAINING = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
-GLIBC_VARIABLES = (*RETAINING, "MALLOC_TOP_PAD_", "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES")
+# The same by variables as glibc.Heap sets in a running process.
+RETAINING = {
+    "MALLOC_TRIM_THRESHOLD_": str(glibc.MOST_TRIM),
+    "MALLOC_MMAP_THRESHOLD_": str(glibc.MOST_MMAP),
+    "MALLOC_TOP_PAD_": str(glibc.MOST_PAD),
+}
+GLIBC_VARIABLES = (*RETAINING, "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES")
+NOT_RETAINED = "the C library does not take the settings: something on the way drops the variables, or the job makes settings of its own"
 WORDS = ("default", "retain", *FILES)
 FOLDERS = ("/usr/local/lib", "/usr/local/lib64", "/usr/lib", "/usr/lib64", "/lib", "/lib64")
 TO_INSTALL = "apt-get install libjemalloc2 libtcmalloc-minimal4, or conda install -c conda-forge jemalloc gperftools"
@@ -35,14 +39,15 @@ TO_INSTALL = "apt-get install libjemalloc2 libtcmalloc-minimal4, or conda instal
 class Malloc(Knob):
     name = "malloc"
     scope = Scope.PROCESS
+    live_values = ("retain",)
     numerics = Numerics.EXACT
     ordered = False
     range = "default, retain (CPU, glibc), jemalloc, tcmalloc (where installed)"
     adds_to = {PRELOAD: ":"}
     card = Card(
-        what="What hands out host memory. retain: the C library's own malloc (glibc's), told by two variables to keep what is freed. jemalloc, "
-        "tcmalloc: one of these preloaded in its place; jemalloc gets the settings that PyTorch's own launcher for CPUs gives it, unless the "
-        "job has some (MALLOC_CONF).",
+        what="What hands out host memory. retain: the C library's own malloc (glibc's), told by three variables to keep what is freed; the "
+        "search tries it in the running job, by mallopt. jemalloc, tcmalloc: one of these preloaded in its place; jemalloc gets the "
+        "settings that PyTorch's own launcher for CPUs gives it, unless the job has some (MALLOC_CONF).",
         when_it_helps="Training on a CPU, above all convolutions, and several threads that make and free tensors: freed memory is used again "
         "instead of being given back to the system and cleared page by page in every iteration.",
         when_it_does_not="GPU training, whose tensors come from torch's own allocator. The job holds on to more memory, retain to all it ever "
@@ -60,7 +65,7 @@ class Malloc(Knob):
             raise Withdrawn(f"the job preloads {own}, an allocator of its own choice")
         found = job.surveys.get(self.name) or {}
         usable = [word for word in WORDS if word == "default" or word in found]
-        if job.device != "cpu" or (own == "default" and _own_variables(job)):
+        if job.device != "cpu" or self.unusable("retain", machine, job):
             usable = [word for word in usable if word != "retain"]
         if usable == ["default"] == [own]:
             raise Withdrawn(self.unusable("retain", machine, job) or f"neither jemalloc nor tcmalloc was found where the job runs ({TO_INSTALL})")
@@ -69,6 +74,8 @@ class Malloc(Knob):
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
         if value == "retain" and (own := _own_variables(job)):
             return f"the job sets {', '.join(own)} itself"
+        if value == "retain" and (other := preloaded(job.own_settings.get(PRELOAD, ""))):
+            return f"the job preloads {other}, and retain is a setting of glibc's malloc"
         if value == "default" or value in (job.surveys.get(self.name) or {}):
             return None
         if value == "retain":
@@ -92,7 +99,7 @@ class Malloc(Knob):
         return {PRELOAD: FILES[str(value)][0], **({SETTINGS_VARIABLE: JEMALLOC_SETTINGS} if value == "jemalloc" else {})}
 
     def prepare(self, start: Start, value: Value, scratch: Scratch) -> Start:
-        rest = [entry for entry in entries(start.env.get(PRELOAD, "")) if not ALLOCATOR.search(entry)]
+        rest = [entry for entry in entries(start.env.get(PRELOAD, "")) if not glibc.ALLOCATOR.search(entry)]
         env = {**self.environment(value), **start.env}  # settings of the job's own stay
         if value in FILES:
             path = find(str(value), start)
@@ -104,15 +111,20 @@ class Malloc(Knob):
             del env[PRELOAD]
         return replace(start, env=env)
 
+    def apply(self, live: LiveJob, value: Value) -> None:
+        if value not in (*self.live_values, "default"):
+            super().apply(live, value)
+        live.set_malloc_retain(value == "retain")
+
     def effect(self, live: LiveJob, value: Value) -> str | None:
+        if value == "retain":
+            return glibc.foreign() or (None if glibc.retains() else NOT_RETAINED)
         try:
             maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
         except OSError:
             return None
         if value == "default":
             return None
-        if value == "retain":
-            return _not_retained(maps)
         if not re.search(rf"/lib{value}[^/\n]*\.so", maps):
             return f"lib{value} is not in the job's process: something on the way drops LD_PRELOAD, or the library does not fit this program"
         now = preloaded(os.environ.get(PRELOAD, ""))
@@ -140,22 +152,6 @@ def _glibc() -> str:
         return ""
 
 
-def _not_retained(maps: str) -> str | None:
-    """Whether a block just below the threshold still gets a mapping of its own, or another allocator stands before glibc's."""
-    if match := next((found for line in maps.splitlines() if (found := ALLOCATOR.search(line))), None):
-        return f"lib{match[1]} is in the job's process, and hands out memory instead of the C library"
-    import ctypes
-
-    libc, word = ctypes.CDLL(None), ctypes.sizeof(ctypes.c_size_t)
-    libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, (ctypes.c_size_t,), (ctypes.c_void_p,)
-    block = libc.malloc(int(RETAINING["MALLOC_MMAP_THRESHOLD_"]) - 2**20)
-    if not block:
-        return None
-    mapped = ctypes.c_size_t.from_address(block - word).value & 2  # glibc's IS_MMAPPED, in the size that stands before each block
-    libc.free(block)
-    return "the C library does not take the variables: something on the way drops them, or it is not glibc" if mapped else None
-
-
 def entries(preload: str) -> list[str]:
     """The libraries named in LD_PRELOAD, which colons or blanks stand between."""
     return [entry for entry in re.split(r"[:\s]+", preload) if entry]
@@ -163,7 +159,7 @@ def entries(preload: str) -> list[str]:
 
 def preloaded(preload: str) -> str | None:
     """The allocator among them: the first, for it is the one that counts."""
-    return next((match[1] for entry in entries(preload) if (match := ALLOCATOR.search(entry))), None)
+    return next((match[1] for entry in entries(preload) if (match := glibc.ALLOCATOR.search(entry))), None)
 
 
 def find(word: str, start: Start) -> str | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from autotune_trials.measure.usage import NOTHING
+
 
 class Iteration:
     """Made where it ends; what the modes take in."""
 
-    __slots__ = ("index", "wall_s", "spent", "samples", "wait_s", "turnovers", "interrupted", "skipped")
+    __slots__ = ("index", "wall_s", "spent", "samples", "wait_s", "turnovers", "interrupted", "skipped", "used")
 
     def __init__(self, index: int, wall_s: float, spent: list[float]) -> None:
         self.index = index
@@ -17,3 +19,4 @@ class Iteration:
         self.turnovers: list[float] = []
         self.interrupted = False
         self.skipped = False
+        self.used = NOTHING  # faults, CPU time and switches of the process, what was AWAY included

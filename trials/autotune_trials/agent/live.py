@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from autotune_spaces.glibc import Heap
 from autotune_trials.agent.amp import AutocastRegion, LossScaler
 from autotune_trials.agent.collector import Collector
 from autotune_trials.agent.entries import Entry
@@ -37,6 +38,7 @@ class LiveJobControl:
         self._last_scaler: LossScaler | None = None
         self.non_blocking: bool | None = None
         self.collector = Collector()
+        self.heap = Heap()
         self.micro: MicroBatch | None = None  # while the model is to compute other portions than the job's batches
         self.lr_factor = 1.0
         self.own_fallback_random: bool | None = None  # inductor's setting while an entry is compiled by us
@@ -152,6 +154,9 @@ class LiveJobControl:
         for control in self.controls:
             control.set(implementation)
 
+    def set_malloc_retain(self, on: bool) -> None:
+        (self.heap.retain if on else self.heap.give_back)()
+
     def set_gc(self, freeze: bool, threshold: int | None) -> None:
         """Frozen is what there is when training begins, model and data among it: not what little there is when torch is imported."""
         begun = bool(self._stepping) or self._agent.manual
@@ -172,6 +177,7 @@ class LiveJobControl:
     def restore(self) -> None:
         """Everything as the job had it."""
         self.collector.set(False, None)
+        self.heap.give_back()
         self.set_micro_batch(None)
         self.set_autocast(None)
         self.set_non_blocking(None)

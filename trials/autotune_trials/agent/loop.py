@@ -393,6 +393,7 @@ class Agent:
         self.interruptions.end_look()
         wall, spent = self.clock.cut()
         iteration = Iteration(self.iterations, sum(wall[:AWAY]), spent)
+        iteration.used = self.clock.used
         trained = self.consumption.take(self.batches.is_other, self.interruptions.other_loader_counts)
         self.samples.add(iteration, trained, samples)
         if trained.in_turn:

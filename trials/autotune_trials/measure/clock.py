@@ -13,6 +13,7 @@ from collections import deque
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from autotune_trials.measure.usage import NOTHING, usage
 from autotune_trials.protocol import PHASES
 
 DATA, TO_DEVICE, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
@@ -29,15 +30,19 @@ class Mark(NamedTuple):
 
 
 class PhaseClock:
-    """Wall time by ``perf_counter``. About 0.2 µs a switch."""
+    """Wall time by ``perf_counter``. About 0.2 µs a switch.
 
-    __slots__ = ("phase", "spent", "last_s", "ranges")
+    ``used``: what the kernel counted for the process during the iteration cut last.
+    """
+
+    __slots__ = ("phase", "spent", "last_s", "ranges", "used", "_usage")
 
     def __init__(self) -> None:
         self.phase = OTHER
         self.spent = [0.0] * (AWAY + 1)
         self.ranges: Any = None  # what draws phases into a trace, or None
         self.last_s = perf_counter()  # of the last switch
+        self.used, self._usage = NOTHING, usage()
 
     def switch(self, phase: int) -> None:
         """The current phase ends, ``phase`` begins."""
@@ -73,11 +78,14 @@ class PhaseClock:
         self.switch(OTHER)
         if self.ranges is not None:
             self.ranges.end_iteration()
+        now = usage()
+        self.used, self._usage = now.since(self._usage), now
         spent, self.spent = self.spent, [0.0] * (AWAY + 1)
         return spent, spent
 
     def resume(self) -> None:
         """What happened since the last cut was the agent's own doing: the iteration begins now."""
+        self._usage = usage()
         self.last_s = perf_counter()
         self.spent = [0.0] * (AWAY + 1)
         self.phase = OTHER

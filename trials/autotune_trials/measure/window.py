@@ -88,6 +88,12 @@ class WindowRecorder:
             reader_queued_s=read.queued_s if read is not None else 0.0,
             reader_wall_s=read.wall_s if read is not None else 0.0,
             reader_fetches=read.fetches if read is not None else 0.0,
+            minor_faults=sum(i.used.minor_faults for i in self._iterations),
+            user_s=sum(i.used.user_s for i in self._iterations),
+            system_s=sum(i.used.system_s for i in self._iterations),
+            involuntary_switches=sum(i.used.involuntary_switches for i in self._iterations),
+            minor_fault_counts=tuple(i.used.minor_faults for i in self._iterations),
+            system_times_s=tuple(i.used.system_s for i in self._iterations),
         )
 
     def _reader_spent(self) -> Any:

@@ -262,7 +262,7 @@ class LiveComparison:
         expected = (self._iteration_s or 0.0) * iterations * 4
         return Block(
             id=f"b{self._count}", knobs=live_choices(config, space), iterations=iterations,
-            max_seconds=max(limit, expected), cached_batches=cached_batches,
+            max_seconds=max(limit, expected), slow_start=slow_start, cached_batches=cached_batches,
         )
 
     def _again(self, failure: SessionFailed, config: Config, block: Block) -> Block:
@@ -279,7 +279,8 @@ class LiveComparison:
             self.bench.progress.warning(f"{failure.detail}: what was being measured there is measured again")
             return block
         own = not config and not block.cached_batches  # nothing is asked of the job that it does not do by itself
-        if self._room.may_have_ended(failure.kind, block):
+        at_once = failure.kind == "crash" and failure.in_block == 0 and not own  # it raised before one iteration with these settings was done
+        if not at_once and self._room.may_have_ended(failure.kind, block):
             self._restarts += 1
             if self._room.end_session():
                 return self._room.shortened(block)

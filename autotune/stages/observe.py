@@ -136,5 +136,7 @@ def explain_failure(bench: Bench, failure: SessionFailed) -> BaselineError | Hoo
         return BaselineError(failure.detail, where=command, expected="machines that stay", remedy="the same command again carries on from here")
     tail = f"\n{failure.log_tail}" if failure.log_tail else ""
     what = {"oom": "runs out of memory", "crash": "fails", "killed": "is killed", "hang": "makes no progress", "ended": "ends too early"}[failure.kind]
-    return BaselineError(f"the unchanged job {what}: {failure.detail}{tail}", where=failure.where or command,
-                         remedy="make the command run by itself first, then tune it")
+    remedy = "make the command run by itself first, then tune it"
+    if failure.kind == "hang":
+        remedy += "; if it does pause for so long, say how long with hang_timeout_s in job.yaml"
+    return BaselineError(f"the unchanged job {what}: {failure.detail}{tail}", where=failure.where or command, remedy=remedy)

@@ -56,7 +56,7 @@ class Pairs:
         """Have at least ``pairs`` pairs.
 
         Raises:
-            SessionFailed: a run of the candidate failed, twice, or is too short to be timed.
+            SessionFailed: a run of the candidate failed, or is too short to be timed.
             BaselineError: the unchanged job failed, twice, or is too short to be timed.
         """
         missing = [Seed(s) for s in range(pairs) if s not in self.reference or s not in self.candidate]

@@ -18,7 +18,7 @@ from autotune_trials.agent.patches import scheduler
 from autotune_trials.agent.settling import AFTER_DRAIN, DRAIN_SHARE, SETTLE_SHARE, LockstepSettling, Settling
 from autotune_trials.measure.memory import MemoryMeter
 from autotune_trials.measure.window import WindowRecorder
-from autotune_trials.protocol import Block, BlockReport, Plan, PlanDone
+from autotune_trials.protocol import Block, BlockReport, Plan, PlanDone, Progress
 
 
 class LiveMode(Mode):
@@ -56,7 +56,7 @@ class LiveMode(Mode):
                 self._give_all_back()
                 self._advance()
         elif self._block is not None:
-            self.show_life(iteration)
+            self.show_life()
             self._go_on(iteration)
         elif self._plan is None and agent.iterations >= agent.config.warmup_steps:
             with agent.own_time():
@@ -64,6 +64,15 @@ class LiveMode(Mode):
 
     def start_over(self) -> None:
         self.startup_s = startup_s()
+
+    def on_evaluation(self) -> None:
+        if self._block is not None and self._alive_s:
+            self.show_life()
+
+    def on_crash(self) -> None:
+        if self._block is not None and self._settling is not None:
+            done = self._settling.count + (len(self._window) if self._window is not None else 0)
+            self.agent.channel.send(Progress(rank(self.agent.torch), self.agent.iterations, self._slowest_s, in_block=done))
 
     def on_out_of_memory(self, text: str) -> None:
         if self._block is not None:
@@ -112,6 +121,7 @@ class LiveMode(Mode):
         self._window, self._settling, self._skipped, self._settle_s = None, None, 0, 0.0
         self._opened, self._pass_over = None, 0
         self._began = perf_counter()
+        self.stood_still(slowest_too=True)
         agent.knobs.failure = ""
         MemoryMeter(agent.torch, agent.live.device).start()
         agent.loader_hooks.last_rebuild_s = 0.0

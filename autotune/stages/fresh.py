@@ -18,7 +18,7 @@ from autotune.executors.base import Executor, FixedRun, SessionFailed
 from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.bench import KILLS, Bench
-from autotune.verdict.timing import disturbed, warm_up_end
+from autotune.verdict.timing import WARM_UP_MINIMUM, disturbed, warm_up_end
 from autotune_spaces.base import Config
 from autotune_trials.protocol import Record, SessionConfig, Window
 
@@ -57,10 +57,12 @@ class FreshRuns:
             record = self._undisturbed(executor, config, seed, label, calm)
         counted = counted_times(record.window)
         if len(counted) < FEWEST_ITERATIONS:
-            ran = "the job ran" if record.ended_early else "the job's iteration times do not settle: it ran"
+            ended = "the job ended after" if config else "the job is too short to be tuned: it ended after"
+            ran = ended if record.ended_early else "the job's iteration times do not settle: it ran"
             raise BaselineError(
                 f"{ran} {len(record.window.times_s)} optimizer steps, {len(counted)} of them after warm-up",
-                where=" ".join(mask_command(self.bench.spec.command)), expected=f"at least {FEWEST_ITERATIONS} after warm-up to time it",
+                where=" ".join(mask_command(self.bench.spec.command)),
+                expected=f"at least {WARM_UP_MINIMUM + FEWEST_ITERATIONS} optimizer steps, {FEWEST_ITERATIONS} of them after warm-up, to time it",
                 remedy="raise its number of epochs or steps in job.yaml's command, or budget.minutes if its steps are slow",
             )
         return record

@@ -4,10 +4,12 @@ One live session of the baseline gives its own knob values, where an iteration's
 the ceiling: how fast the job would run if batches cost nothing. From that follow the bottleneck and the knobs worth searching.
 
     B │ B │ ceiling │ B │ B          five blocks, one process
+    ██████████                       and one fresh process of the bare job, which ends where the job ends
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 from autotune.errors import BaselineError, HookError
@@ -15,6 +17,8 @@ from autotune.executors.base import SessionFailed
 from autotune.results import NO_FASTER, Anatomy, Observation
 from autotune.secrets import mask_command
 from autotune.stages.bench import Bench
+from autotune.stages.fresh import FreshRuns
+from autotune.stages.lanes import MOST_LOST
 from autotune.stages.live import BlockFailed, LiveComparison
 from autotune.tracking.records import record_baseline
 from autotune.verdict.speedup import noise_of
@@ -22,10 +26,12 @@ from autotune.verdict.timing import anatomy, cost_without_data
 from autotune_spaces.base import Withdrawn
 from autotune_spaces.codec import decode, encode
 from autotune_spaces.facts import JobFacts, Machine
+from autotune_trials.protocol import Record
 
 # Shares of the iteration above which a phase is named as the bottleneck. A fifth of the time is what a perfect cure of
 # that phase would give as a 1.25x speed-up: worth a headline; below it no single phase is "the" bottleneck.
 LOADER_SHARE, OPTIMIZER_SHARE, OTHER_SHARE = 0.20, 0.25, 0.40
+FIRST_RUN, FIRST_SEED = "first-run", 0  # its key in the journal; the seed of the first pair
 QUIET = 0.02  # noise below which a ceiling with two decimals needs no more said
 
 
@@ -33,7 +39,7 @@ def observe(bench: Bench) -> Observation:
     """Measure the baseline, or take it from the journal of a resumed run.
 
     Raises:
-        BaselineError: the job fails by itself.
+        BaselineError: the job fails by itself, or is too short to be timed.
         HookError: the agent cannot get in, or sees no optimizer step.
     """
     bench.progress.stage("observe", "the job as it is")
@@ -43,11 +49,38 @@ def observe(bench: Bench) -> Observation:
     else:
         observation = _measure(bench)
         bench.journal.append("observation", "", encode(observation))
-    record_baseline(bench.tracker, observation)
     if observation.job.loader is not None:
         bench.executor.loader_key = observation.job.loader.key
+    first_run(bench)
+    record_baseline(bench.tracker, observation)
     bench.progress.observed(observation)
     return observation
+
+
+def first_run(bench: Bench) -> Record:
+    """The unchanged job in a fresh process, as the confirmation will run it. A live session stretches epochs and so does not see how
+    long the job is: one that is too short for the proof is refused here, and not after the search.
+
+    No run of a pair: its neighbour in time would be minutes away. The loss check takes it for its repeated run (:meth:`Pairs.repeat_reference`).
+
+    Raises:
+        BaselineError: the job fails, or has too few iterations to be timed.
+        HookError: the agent cannot get in.
+    """
+    runs = FreshRuns(bench, bench.spec.convergence.steps, FIRST_RUN)
+
+    def measure() -> Record:
+        for attempt in itertools.count(1):
+            bench.progress.fixed_run("the job as it is", 1, 1, {})
+            try:
+                return runs.run(bench.executor, {}, FIRST_SEED, FIRST_RUN, ())
+            except SessionFailed as failure:
+                if failure.kind != "lost" or not bench.executor.fails_over or attempt > MOST_LOST:
+                    raise explain_failure(bench, failure) from failure
+                bench.progress.warning(f"{failure.detail}: what was being measured there is measured again")
+        raise AssertionError("the loop above returns or raises")
+
+    return bench.recorded(FIRST_RUN, FIRST_RUN, measure)
 
 
 def _measure(bench: Bench) -> Observation:

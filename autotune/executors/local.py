@@ -38,7 +38,8 @@ from autotune_trials.paths import SessionPaths
 from autotune_trials.preparing import Preparation, silent
 from autotune_trials.protocol import Block, BlockReport, KnobChoice, Record, SessionConfig
 from autotune_trials.put_back import leftovers
-from autotune_trials.session import Session
+from autotune_trials.session import HANG_TIMEOUT_S, Session
+from autotune_trials.silence import SHORTEST_S, SlowestGap
 from autotune_trials.surroundings import socket_folders
 
 PEAKS_TIMEOUT_S = 120  # some seconds where nothing is wrong
@@ -87,6 +88,7 @@ class LocalExecutor(Executor):
         self.spec, self.run_dir = spec, Path(run_dir).absolute()
         self._own = (*own_places(self.run_dir, spec.tracking.uri), *own)
         self._open: list[Session] = []
+        self._pace = SlowestGap()
         self._preparation = Preparation(say=say)
         marks.sweep_stale(socket_folders())  # what an earlier run left behind when it was killed together with its wardens
         self._lock = WorkdirLock(spec.workdir) if spec.side_effects.put_back or leftovers(str(self.run_dir)) else None
@@ -204,7 +206,8 @@ class LocalExecutor(Executor):
         session = self.kind(
             argv, self.spec.workdir, {**self.spec.env, **self.variables}, paths, config,
             overrides=overrides, fill={"seed": str(FIRST_SEED + seed)}, cache_dir=self.run_dir / "compile-cache",
-            startup_timeout_s=self.spec.startup_timeout_s, hang_timeout_s=self.spec.hang_timeout_s,
+            startup_timeout_s=self.spec.startup_timeout_s, hang_timeout_s=self.spec.hang_timeout_s or HANG_TIMEOUT_S,
+            shortest_hang_s=self.spec.hang_timeout_s or SHORTEST_S, pace=self._pace, unchanged=not process_config,
             keep=self.spec.side_effects.keep if self.spec.side_effects.put_back else None, own=self._own,
             secrets=secret_texts({**os.environ, **self.spec.env}, argv),
         )  # fmt: skip

@@ -358,8 +358,9 @@ class JobFile(_Model):
     traces: Annotated[Literal["none", "finalists", "all"], _one_of(TRACES, "traces")] = Field(
         "finalists", description="Profiler traces kept: none, of baseline and winner, or of every trial."
     )
-    hang_timeout_s: float = Field(
-        120.0, ge=1, le=86_400, description="Seconds without an iteration after which the job is taken for hung."
+    hang_timeout_s: float | None = Field(
+        None, ge=1, le=86_400, description="Seconds without an iteration after which the job is taken for hung, if it does "
+        "nothing meanwhile. Left out: 50 times the longest it has gone without one, and at least 15.",
     )
     startup_timeout_s: float = Field(600.0, ge=1, le=86_400, description="Seconds until the first optimizer step.")
 

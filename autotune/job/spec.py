@@ -98,7 +98,7 @@ class JobSpec:
     tracking: Tracking = Tracking()
     side_effects: SideEffects = SideEffects()
     traces: str = "finalists"  # none, finalists, all
-    hang_timeout_s: float = 120.0  # no iteration for this long: the session is taken for hung
+    hang_timeout_s: float | None = None  # no iteration for this long: the session is taken for hung; None: judged by the job's own pace
     startup_timeout_s: float = 600.0  # until the first optimizer step
     source: Path | None = None  # the job.yaml it came from
 

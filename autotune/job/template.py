@@ -85,7 +85,7 @@ budget: {{minutes: {budget.minutes:g}, trials: {budget.trials}}}
 # traces: finalists
 
 # {fields["hang_timeout_s"].description}
-# hang_timeout_s: {fields["hang_timeout_s"].default:g}
+# hang_timeout_s: 300
 
 # {fields["startup_timeout_s"].description}
 # startup_timeout_s: {fields["startup_timeout_s"].default:g}

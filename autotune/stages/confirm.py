@@ -73,7 +73,7 @@ def confirm(bench: Bench, config: Config, pairs: Pairs) -> Confirmation:
         try:
             pairs.ensure(LOOKS[look])
         except SessionFailed as failure:
-            often = f"was killed {KILLS} times" if failure.kind == "killed" else "failed twice"
+            often = f"was killed {KILLS} times" if failure.kind == "killed" else "failed"
             return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, f"it {often} in a fresh process ({failure})")
         ratios = pairs.log_speedups()
         decision = decide(ratios, look=look, looks=LOOKS, finalists=VARIANTS, minimum_gain=MINIMUM_GAIN)
@@ -143,7 +143,7 @@ def _gain(
             if _settled(gain):
                 break
         return gain
-    except (BlockFailed, SessionFailed):  # twice, in a fresh process
+    except (BlockFailed, SessionFailed):
         return None
 
 

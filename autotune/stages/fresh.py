@@ -1,6 +1,6 @@
 """One fresh process of the job, recorded well enough to be compared.
 
-    run ── failed? ──▶ once more              a machine has hiccups; a configuration that fails twice fails (killed from outside: three times)
+    run ── killed from outside? ──▶ again     at most three times in a row; what raises, hangs or runs out of memory does it again, and is not tried again
      │
      ├── disturbed by other load? ──▶ again   at most twice, and counted in the result
      │
@@ -18,7 +18,7 @@ from autotune.executors.base import Executor, FixedRun, SessionFailed
 from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.bench import KILLS, Bench
-from autotune.verdict.timing import disturbed, warm_up_end
+from autotune.verdict.timing import WARM_UP_MINIMUM, disturbed, warm_up_end
 from autotune_spaces.base import Config
 from autotune_trials.protocol import Record, SessionConfig, Window
 
@@ -26,6 +26,7 @@ MIN_SECONDS = 4.0  # after warm-up; a shorter window is at the mercy of single s
 MIN_ITERATIONS = 60  # after warm-up: for the mean of stalls that come every few dozen iterations
 FEWEST_ITERATIONS = 30  # where the job or the budget has no more; below this no window is timed
 LENGTHENED = 1.25  # a window that was too short becomes longer by this much of what it lacked
+BASELINE_TRIES = 2  # of a run of the unchanged job that fails: the whole run would end with it
 REMEASURED = 2  # times a disturbed run is measured again before it is taken as it is
 CONFIRM_SHARE = 0.6  # of the whole budget: how long all runs of one confirmation may take together
 RUNS_OF_A_CONFIRMATION = 10  # five pairs, the first look
@@ -46,7 +47,7 @@ class FreshRuns:
         """A record of ``config``. ``calm``: windows of the same configuration measured before, on the same machine.
 
         Raises:
-            SessionFailed: the job failed twice.
+            SessionFailed: the job failed with this configuration.
             BaselineError: too few iterations to time anything.
         """
         record = self._undisturbed(executor, config, seed, label, calm)
@@ -56,10 +57,12 @@ class FreshRuns:
             record = self._undisturbed(executor, config, seed, label, calm)
         counted = counted_times(record.window)
         if len(counted) < FEWEST_ITERATIONS:
-            ran = "the job ran" if record.ended_early else "the job's iteration times do not settle: it ran"
+            ended = "the job ended after" if config else "the job is too short to be tuned: it ended after"
+            ran = ended if record.ended_early else "the job's iteration times do not settle: it ran"
             raise BaselineError(
                 f"{ran} {len(record.window.times_s)} optimizer steps, {len(counted)} of them after warm-up",
-                where=" ".join(mask_command(self.bench.spec.command)), expected=f"at least {FEWEST_ITERATIONS} after warm-up to time it",
+                where=" ".join(mask_command(self.bench.spec.command)),
+                expected=f"at least {WARM_UP_MINIMUM + FEWEST_ITERATIONS} optimizer steps, {FEWEST_ITERATIONS} of them after warm-up, to time it",
                 remedy="raise its number of epochs or steps in job.yaml's command, or budget.minutes if its steps are slow",
             )
         return record
@@ -68,41 +71,42 @@ class FreshRuns:
         """A run for its losses: as many steps, whatever else the machine does.
 
         Raises:
-            SessionFailed: the job failed twice.
+            SessionFailed: the job failed with this configuration.
         """
-        return self._twice(executor, FixedRun(config, seed, steps=self.steps, max_seconds=self._longest_s(), label=label))
+        return self._tried(executor, FixedRun(config, seed, steps=self.steps, max_seconds=self._longest_s(), label=label))
 
     def first_steps(self, executor: Executor, config: Config, seed: int, label: str, loss_scale: float | None = None) -> Record:
         """A run of a few steps, for the gradient of the first one. Not timed.
 
         Raises:
-            SessionFailed: the job failed twice.
+            SessionFailed: the job failed with this configuration.
         """
-        return self._twice(executor, FixedRun(config, seed, steps=4, label=label, loss_scale=loss_scale))
+        return self._tried(executor, FixedRun(config, seed, steps=4, label=label, loss_scale=loss_scale))
 
     def _undisturbed(self, executor: Executor, config: Config, seed: int, label: str, calm: Sequence[Window]) -> Record:
         request = FixedRun(
             config, seed, steps=self.steps, min_seconds=self.min_seconds, max_seconds=self._longest_s(), label=label,
             more=self._further if executor.goes_on else None,
         )
-        record = self._twice(executor, request)
+        record = self._tried(executor, request)
         for _ in range(REMEASURED):
             why = disturbed(record.window, calm)
             if why is None:
                 break
             self.bench.stop.check()  # one run of the job is the measurement that Ctrl-C lets end, not three of them
             self.bench.note_disturbed(label, why)
-            record = self._twice(executor, request)
+            record = self._tried(executor, request)
         return record
 
-    def _twice(self, executor: Executor, request: FixedRun) -> Record:
+    def _tried(self, executor: Executor, request: FixedRun) -> Record:
+        """Again where the machine is to blame: killed by somebody; or the job as it is fails, which it did not while it was observed."""
         for attempt in itertools.count(1):
             try:
                 return executor.run_fixed(request)
             except SessionFailed as failure:
                 self.bench.stop.check_after(failure.kind)
-                last = attempt == KILLS if failure.kind == "killed" else attempt > 1
-                if last or failure.kind in ("unhooked", "agent", "lost"):
+                again = failure.kind == "killed" or (failure.kind in ("crash", "oom", "ended") and not request.config)
+                if not again or attempt == (KILLS if failure.kind == "killed" else BASELINE_TRIES):
                     raise
                 self.bench.progress.note(f"{request.label} failed ({failure.kind}: {failure.detail}); once more")
         raise AssertionError("the loop above returns or raises")

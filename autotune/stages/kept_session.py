@@ -173,7 +173,8 @@ class KeptSession:
             self.bench.progress.warning(f"{failure.detail}: what was being measured there is measured again")
             return block
         own = not config and not block.cached_batches  # nothing is asked of the job that it does not do by itself
-        if self.room.may_have_ended(failure.kind, block):
+        at_once = failure.kind == "crash" and failure.in_block == 0 and not own  # it raised before one iteration with these settings was done
+        if not at_once and self.room.may_have_ended(failure.kind, block):
             self.restarts += 1
             if self.room.end_session():
                 return self.room.shortened(block)

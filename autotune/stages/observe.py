@@ -4,11 +4,14 @@ One live session of the baseline gives its own knob values, where an iteration's
 the ceiling: how fast the job would run if batches cost nothing; and how fetching batches spends its time. From that follow the
 bottleneck and the knobs worth searching.
 
-    B │ B │ ceiling │ B │ B          five blocks, one process
+    ██████████                       a fresh process of the bare job, which ends where the job ends
+    B │ B │ ceiling │ B │ B          then five blocks, one process
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import replace
 
 from autotune.errors import BaselineError, HookError
@@ -16,7 +19,9 @@ from autotune.executors.base import SessionFailed
 from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.bench import Bench
+from autotune.stages.fresh import FreshRuns
 from autotune.stages.kept_session import BlockFailed
+from autotune.stages.lanes import MOST_LOST
 from autotune.stages.live import LiveComparison
 from autotune.tracking.records import record_baseline
 from autotune.verdict.bottleneck import name_bottleneck
@@ -25,27 +30,72 @@ from autotune.verdict.timing import anatomy, cost_without_data, mean_samples, me
 from autotune_spaces.base import Withdrawn
 from autotune_spaces.codec import decode, encode
 from autotune_spaces.facts import JobFacts, Machine
+from autotune_trials.protocol import Record
+
+FIRST_RUN, FIRST_SEED = "first-run", 0  # its key in the journal; the seed of the first pair
+EPOCH_SHARE = 0.05  # of the budget that a live session may spend on the job's first epoch, before anything is measured
 
 
 def observe(bench: Bench) -> Observation:
     """Measure the baseline, or take it from the journal of a resumed run.
 
     Raises:
-        BaselineError: the job fails by itself.
+        BaselineError: the job fails by itself, or is too short to be timed.
         HookError: the agent cannot get in, or sees no optimizer step.
     """
     bench.progress.stage("observe", "the job as it is")
+    bench.executor.first_epoch_s = first_epoch_s(bench, first_run(bench))
     stored = bench.journal.find("observation")
     if stored is not None:
         observation = decode(Observation, stored)
     else:
         observation = _measure(bench)
         bench.journal.append("observation", "", encode(observation))
-    record_baseline(bench.tracker, observation)
     if observation.job.loader is not None:
         bench.executor.loader_key = observation.job.loader.key
+    record_baseline(bench.tracker, observation)
     bench.progress.observed(observation)
     return observation
+
+
+def first_run(bench: Bench) -> Record:
+    """The unchanged job in a fresh process, as the confirmation will run it. A live session stretches epochs and so does not see how
+    long the job is: one that is too short for the proof is refused here, and not after the search.
+
+    No run of a pair: its neighbour in time would be minutes away. The loss check takes it for its repeated run (:meth:`Pairs.repeat_reference`).
+
+    Raises:
+        BaselineError: the job fails, or has too few iterations to be timed.
+        HookError: the agent cannot get in.
+    """
+    runs = FreshRuns(bench, bench.spec.convergence.steps, FIRST_RUN)
+
+    def measure() -> Record:
+        for attempt in itertools.count(1):
+            bench.progress.fixed_run("the job as it is", 1, 1, {})
+            try:
+                return runs.run(bench.executor, {}, FIRST_SEED, FIRST_RUN, ())
+            except SessionFailed as failure:
+                if failure.kind != "lost" or not bench.executor.fails_over or attempt > MOST_LOST:
+                    raise explain_failure(bench, failure) from failure
+                bench.progress.warning(f"{failure.detail}: what was being measured there is measured again")
+        raise AssertionError("the loop above returns or raises")
+
+    return bench.recorded(FIRST_RUN, FIRST_RUN, measure)
+
+
+def first_epoch_s(bench: Bench, record: Record) -> float:
+    """How long a live session may wait for the end of the job's first epoch; 0.0: it does not wait.
+
+    What an evaluation leaves behind (glibc keeps freed memory from then on, say) is there for all but the first epoch of the job, and
+    a live session never comes to it by itself. Only where the first run went through an epoch's end: the job has a second one.
+    """
+    window = record.window
+    if not window.turnovers_s or window.epoch_iterations is None:
+        return 0.0
+    epoch_s = window.epoch_iterations * math.fsum(window.times_s) / len(window.times_s)
+    limit_s = EPOCH_SHARE * bench.spec.budget.minutes * 60
+    return 3 * epoch_s + limit_s if epoch_s <= limit_s else 0.0
 
 
 def _measure(bench: Bench) -> Observation:
@@ -119,5 +169,7 @@ def explain_failure(bench: Bench, failure: SessionFailed) -> BaselineError | Hoo
         return BaselineError(failure.detail, where=command, expected="machines that stay", remedy="the same command again carries on from here")
     tail = f"\n{failure.log_tail}" if failure.log_tail else ""
     what = {"oom": "runs out of memory", "crash": "fails", "killed": "is killed", "hang": "makes no progress", "ended": "ends too early"}[failure.kind]
-    return BaselineError(f"the unchanged job {what}: {failure.detail}{tail}", where=failure.where or command,
-                         remedy="make the command run by itself first, then tune it")
+    remedy = "make the command run by itself first, then tune it"
+    if failure.kind == "hang":
+        remedy += "; if it does pause for so long, say how long with hang_timeout_s in job.yaml"
+    return BaselineError(f"the unchanged job {what}: {failure.detail}{tail}", where=failure.where or command, remedy=remedy)

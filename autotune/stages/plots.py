@@ -85,7 +85,7 @@ class LivePlots(KeptSession):
         slow_start = any(space[name].start_up_cost for name in config)
         block = Block(
             id=f"p{self._count}", knobs=live_choices(config, space), iterations=self._iterations(config),
-            max_seconds=COMPILE_LIMIT_S if slow_start else BLOCK_LIMIT_S,
+            max_seconds=COMPILE_LIMIT_S if slow_start else BLOCK_LIMIT_S, slow_start=slow_start,
         )
         return block if self._dear(config) else replace(block, min_settle=SETTLE_ITERATIONS, level=False)
 

@@ -25,6 +25,16 @@ for step in range(1000):
         raise RuntimeError("the disk with the data is gone")
 """
 SHORT = FAILS.replace("range(1000)", "range(12)").replace("if step == 20", "if False")
+ONE_EPOCH = """\
+import torch
+from common import dataset, loss_function, model
+from torch.utils.data import DataLoader
+net = model()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for inputs, labels in DataLoader(dataset(800), batch_size=32):
+    loss_function(net(inputs), labels).backward()
+    optimizer.step()
+"""
 QUIET = "import torch\nprint('nothing to train today')\n"
 
 
@@ -54,6 +64,18 @@ def test_a_job_that_cannot_be_tuned_says_why(
     assert not job.left_over()
     if code == 2:
         assert not job.run_dir.exists(), "nothing is started, nothing is written"
+
+
+def test_a_job_whose_epochs_a_live_session_stretches_is_refused_before_the_search(tmp_path: Path) -> None:
+    """25 steps are enough to try settings in, and too few to prove anything."""
+    job = make_job(tmp_path / "job", "python mine.py")
+    (job.folder / "mine.py").write_text(ONE_EPOCH)
+    for _ in range(2):  # nothing of it counts as measured when the run is resumed
+        finished = job.run()
+        assert finished.returncode == 3, finished.stderr
+        for word in ["too short", "25 optimizer steps", "at least 40", "raise its number of epochs", "python mine.py"]:
+            assert word in finished.stderr
+    assert not [entry for entry in job.journal() if entry["kind"] in ("trial", "run")]
 
 
 def test_a_tracking_server_that_does_not_answer_is_one_line(tmp_path: Path) -> None:

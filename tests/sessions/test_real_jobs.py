@@ -122,6 +122,17 @@ def test_an_exception_in_a_worker_is_a_crash_with_the_users_traceback(make_sessi
     assert failure.where == "job0.py:10"
 
 
+@pytest.mark.parametrize(("at", "done"), [(0, 0), (5, 5)])
+def test_a_job_that_raises_says_how_far_it_got_with_the_settings(make_session, at, done):
+    raises = f"torch.utils.data.get_worker_info() is not None and i >= {8 * at} and [][0]"
+    session = start(make_session, job(item=raises))
+    session.wait_hello()
+    session.run_plan([Block("own", (), 10)])
+    failure = failure_of(session.run_plan, [Block("raises", (KnobChoice("num_workers", 1),), 50)])
+    assert failure.kind == "crash" and "IndexError" in failure.detail, failure
+    assert (failure.in_block == 0) == (done == 0) and failure.in_block is not None
+
+
 def test_a_job_that_ends_by_itself(make_session):
     session = start(make_session, job(step="optimizer.step(); step > 40 and sys.exit()"))
     session.wait_hello()

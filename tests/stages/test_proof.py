@@ -99,7 +99,7 @@ def time_is_up_in(label: str, machine: Machine) -> Callable[[float], float]:
 
 
 def test_when_the_time_is_up_the_first_look_is_the_last_and_the_reason_says_so(tmp_path: Path) -> None:
-    machine = Machine(table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.8}}, block_noise=0.3))
+    machine = Machine(table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.8}}, block_noise=0.3), seed=1)
     spec = job(tmp_path, "{amp_dtype: [bfloat16]}", "budget: {minutes: 7}\n")
     result = run(tmp_path, machine, spec, time_is_up_in("confirm1", machine))
     assert result.verdict == "keep-baseline"
@@ -171,7 +171,7 @@ def test_a_loss_that_does_not_move_proves_nothing_and_stops_the_search_for_varia
     assert not [r for r in machine.requests if "-only-" in r.label], "no culprit is looked for"
 
 
-def fails_at(labels: dict[str, int]) -> Any:
+def fails_at(labels: dict[str, int], kind: str = "crash") -> Any:
     """Fail the runs whose label starts so, as often as said."""
     left = dict(labels)
 
@@ -179,20 +179,24 @@ def fails_at(labels: dict[str, int]) -> Any:
         for label in left:
             if request.label.startswith(label) and left[label]:
                 left[label] -= 1
-                raise SessionFailed("crash", "exit code 1")
+                raise SessionFailed(kind, "exit code 1")
         return record
 
     return alter
 
 
-def test_one_failure_is_the_machines(tmp_path: Path) -> None:
-    machine = Machine(table(HARMLESS), fails_at({"confirm1-candidate-2": 1, "confirm1-reference-3": 1}))
+@pytest.mark.parametrize(("labels", "kind"), [({"confirm1-candidate-2": 2}, "killed"), ({"confirm1-reference-3": 1}, "crash")])
+def test_what_the_machine_does_to_a_run_is_done_again(tmp_path: Path, labels: dict[str, int], kind: str) -> None:
+    machine = Machine(table(HARMLESS), fails_at(labels, kind))
     assert set(run(tmp_path, machine).knobs) == {"num_workers", "amp_dtype", "optimizer_impl"}
 
 
-def test_two_failures_are_the_configurations(tmp_path: Path) -> None:
-    result = run(tmp_path, Machine(table(HARMLESS), fails_at({"confirm1-candidate-2": 2})))
-    assert "failed twice" in result.rejected[0].reason
+@pytest.mark.parametrize("kind", ["crash", "hang", "oom"])
+def test_what_the_job_does_under_a_configuration_is_the_configurations(tmp_path: Path, kind: str) -> None:
+    machine = Machine(table(HARMLESS), fails_at({"confirm1-candidate-2": 1}, kind))
+    result = run(tmp_path, machine)
+    assert "it failed in a fresh process" in result.rejected[0].reason
+    assert len([r for r in machine.requests if r.label == "confirm1-candidate-2"]) == 1
     assert result.rejected[0].config != result.knobs
 
 
@@ -243,11 +247,9 @@ def test_a_window_with_little_left_after_warm_up_is_made_longer(tmp_path: Path) 
 
     machine = Machine(table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.6}}), slow_start)
     run(tmp_path, machine, job(tmp_path, "{amp_dtype: [bfloat16]}"))
-    asked = [r.min_seconds for r in machine.confirmed() if not r.label.endswith("-again")]
+    asked = [r.min_seconds for r in machine.confirmed()]
     assert asked[0] < asked[-1], "later runs are longer from the start"
     assert asked[1:] == sorted(asked[1:])
-    (repeated,) = [r for r in machine.confirmed() if r.label.endswith("-again")]
-    assert repeated.min_seconds == 0.0, "it is there for its losses, and not timed"
 
 
 def test_a_running_job_is_asked_for_more_instead_of_being_started_again(tmp_path: Path) -> None:

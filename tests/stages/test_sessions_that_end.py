@@ -150,6 +150,25 @@ def test_a_candidate_that_crashes_is_tried_once_in_a_fresh_session(tmp_path: Pat
     assert len(machine.sessions) == 2
 
 
+def test_a_candidate_that_crashes_at_once_is_not_tried_again(tmp_path: Path) -> None:
+    """Its very first iteration raises: that is no end of the job."""
+
+    class Crashing(ShortJob):
+        def report(self, block: Block, config: Config) -> BlockReport:
+            if not config:
+                return super().report(block, config)
+            failure = SessionFailed("crash", "exit code 1")
+            failure.in_block = 0
+            raise failure
+
+    machine = Crashing(table(), steps=10_000)
+    with comparing(tmp_path, machine, room=100) as live:
+        live.reference({})
+        with pytest.raises(BlockFailed, match="crash"):
+            live.compare(FASTER, {})
+    assert len(machine.sessions) == 1
+
+
 @pytest.mark.parametrize("room", [0, 100])
 def test_a_job_that_fails_only_with_batches_from_memory_is_not_broken(tmp_path: Path, room: int) -> None:
     class WantsItsOwn(ShortJob):
@@ -205,7 +224,7 @@ def test_a_candidate_with_which_they_are_killed_each_time_is_infeasible(only_wor
         assert live.reference({}) > 0
 
 
-@pytest.mark.parametrize(("kind", "allowed"), [("killed", KILLS), ("crash", 2)])
+@pytest.mark.parametrize(("kind", "allowed"), [("killed", KILLS), ("crash", 1), ("hang", 1)])
 def test_how_often_a_fresh_run_may_fail(tmp_path: Path, kind: str, allowed: int) -> None:
     """Of ``allowed`` attempts the last one counts."""
     failures = iter([SessionFailed(kind, "as planted")] * (allowed - 1))

@@ -16,7 +16,7 @@ class SessionFailed(Exception):
     (the job finished by itself before the work was done), unhooked (no optimizer step was ever seen), agent (our own code failed in the job),
     lost (the machine it ran on is gone, which no session finds itself, but who started it there).
     ``where``: file and line in the user's code, if known. ``partial``: reports of blocks that were finished before.
-    ``directory``: the session's, with the whole logs.
+    ``directory``: the session's, with the whole logs. ``in_block``: iterations of the running block that were done; None: not known.
     """
 
     def __init__(
@@ -27,3 +27,4 @@ class SessionFailed(Exception):
         super().__init__(f"{kind}: {detail}")
         self.kind, self.detail, self.log_tail, self.where = kind, detail, log_tail, where
         self.partial, self.directory = tuple(partial), directory
+        self.in_block: int | None = None

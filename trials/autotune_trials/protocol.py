@@ -116,6 +116,7 @@ class Block:
     min_settle: int = 5
     max_settle: int = 200
     max_seconds: float = 60.0  # a block never takes longer, settling included
+    slow_start: bool = False  # minutes may pass before its first iteration, in silence (compile)
     cached_batches: bool = False  # feed the job from a few batches kept in memory: the ceiling of the data side
     level: bool = True  # False: a cheap switch, after which min_settle iterations are enough
 
@@ -212,12 +213,17 @@ class Fault:
     text: str  # traceback
 
 
+PROGRESS_S = 5.0  # between two messages that say no more than that
+
+
 @dataclass(frozen=True)
 class Progress:
-    """Sent between two iterations, at most once in a few seconds, so that a slow job is not taken for a hung one."""
+    """Sent between two iterations or in an evaluation, at most once in :data:`PROGRESS_S`, so that a slow job is not taken for a hung one."""
 
     rank: int
     iteration: int  # since the process started
+    slowest_s: float = 0.0  # the longest gap between two signs of life in this block, or since the job began to train; 0: there was none yet
+    in_block: int | None = None  # iterations of the running block that ended before the job died of an exception, said then only
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@
 Whatever goes wrong is a :class:`SessionFailed` of one kind, with the logs' last lines:
 
     unhooked   no optimizer step was ever seen, and by what cause      ended   the job finished by itself
-    hang       nothing heard for too long; stacks of its threads saved  oom     out of device or host memory
+    hang       nothing heard for too long (silence.py); stacks saved    oom     out of device or host memory
     agent      our own code failed in the job                           killed  by SIGKILL, and not by us or for want of memory
     crash      any other exit
 
@@ -39,6 +39,8 @@ from autotune_trials.merge import merge_hellos, merge_records, merge_reports
 from autotune_trials.paths import SessionPaths, publish
 from autotune_trials.postmortem import Postmortem
 from autotune_trials.protocol import (
+    ELSEWHERE,
+    PROGRESS_S,
     Block,
     BlockReport,
     Extent,
@@ -53,15 +55,16 @@ from autotune_trials.protocol import (
     SessionConfig,
 )
 from autotune_trials.put_back import Outcome, put_back
+from autotune_trials.silence import IDLE_CORES, SHORTEST_S, UNCHANGED, SlowestGap, Work, idle_limit_s, working_limit_s
 from autotune_trials.surroundings import environment, filled, filled_command, places
 from autotune_trials.switchboard import Switchboard
 from autotune_trials.watched import WatchedCommand
 
+HANG_TIMEOUT_S = 120.0
 WARDEN_S = 60.0  # for the warden to start, however busy the machine
 LAST_WORDS_S = 5.0  # after a training process died: how long its launcher may take to say why
 OTHERS_S = 0.3  # after a rank's error: for those of others that came before it
 STRAY_S = 15.0  # after a rank gave up a block: until the others must have done the same
-TREE_IDLE_CORES = 0.05  # CPU use below which a silent process tree is doing nothing
 MOST_EXTENTS = 4  # of one recorded window
 MOST_EXTENSIONS = 20  # of the hang timeout, for one that does use the CPU
 
@@ -78,7 +81,10 @@ class Session:
         keep: None: what the job writes stays; else it is put back when the session ends, but for these patterns (see ledger.py).
         own: directories that are the tuner's.
         secrets: texts that are masked in the logs and in all that the job says.
-        hang_timeout_s: no word for this long, beside what a block may take, is a hang.
+        hang_timeout_s: no word for this long, beside what a block may take, is a hang whatever the job does, and before it has trained.
+        shortest_hang_s: less is no hang, however fast its iterations.
+        pace: what is known of the job's own, from its earlier sessions.
+        unchanged: the job runs at its own settings, until a block or ``config`` sets others.
 
     What a session that runs in part on other machines builds on (autotune/executors/cluster/spread.py): ``board``, where its ranks call and
     what they have said; ``postmortem``, why it failed; :meth:`check_alive`.
@@ -88,7 +94,8 @@ class Session:
         self, argv: Sequence[str], workdir: Path, env: Mapping[str, str], paths: SessionPaths, config: SessionConfig, *,
         overrides: Mapping[str, str] | None = None, fill: Mapping[str, str] | None = None, cache_dir: Path | None = None,
         keep: Sequence[str] | None = None, own: Sequence[Path] = (), secrets: Sequence[str] = (),
-        startup_timeout_s: float = 600.0, hang_timeout_s: float = 120.0, grace_s: float = 2.0,
+        startup_timeout_s: float = 600.0, hang_timeout_s: float = HANG_TIMEOUT_S, grace_s: float = 2.0,
+        shortest_hang_s: float = SHORTEST_S, pace: SlowestGap | None = None, unchanged: bool = False,
     ) -> None:  # fmt: skip
         self.paths, self.workdir = SessionPaths(Path(os.path.abspath(paths.root))), Path(os.path.abspath(workdir))
         fill = {**(fill or {}), "trial_dir": str(self.paths.out)}
@@ -100,10 +107,13 @@ class Session:
         self.places = None if keep is None else places(self.workdir, [self.paths.root, *own], self.env, keep)
         self.outcome: Outcome | None = None  # of putting back what the job wrote, once the session has ended
         self._startup_timeout_s, self._hang_timeout_s, self._grace_s = startup_timeout_s, hang_timeout_s, grace_s
+        self._shortest_hang_s, self._pace, self._work = shortest_hang_s, pace or SlowestGap(), Work(self.mark)
+        self._unchanged = unchanged and not config.knobs
         self.board = Switchboard(self._masks)
         self.postmortem = Postmortem(self.argv, self.workdir, self.paths, self.mark, self._masks)
         self._ranks: dict[int, Connection] = {}
         self._plans = 0
+        self._in_block: int | None = None  # iterations of the running block, said by a job that dies
         self._progress_seen = self._closed = False
         self._backward_seen_s: float | None = None
         self.command = WatchedCommand(
@@ -194,20 +204,24 @@ class Session:
             SessionFailed: with the finished blocks' reports in ``partial``.
         """
         self._plans += 1
+        self._in_block = None
         reports: dict[str, dict[int, BlockReport]] = {block.id: {} for block in blocks}
         working = set(self._ranks)
+        self._unchanged = self._unchanged and not any(block.knobs or block.cached_batches for block in blocks)
         try:
             for rank in self._ranks.values():
                 self.board.send(rank, Plan(self._plans, tuple(blocks)))
             while working:
                 allowed_s = max((b.max_seconds for b in blocks if len(reports[b.id]) < len(self._ranks)), default=0.0)
-                message = self._await(allowed_s, "the measurement was done", stray=self._stray(reports))
+                slow_start = any(b.slow_start and not reports[b.id] for b in blocks)
+                message = self._await(allowed_s, "the measurement was done", stray=self._stray(reports), slow_start=slow_start)
                 if isinstance(message, BlockReport) and message.id in reports:
                     reports[message.id][message.rank] = message
                 elif isinstance(message, PlanDone) and message.id == self._plans:
                     working.discard(message.rank)
         except SessionFailed as failure:
             complete = [b for b in blocks if len(reports[b.id]) == len(self._ranks)]
+            failure.in_block = self._in_block
             failure.partial = tuple(self._merged(b, reports[b.id]) for b in complete)
             raise
         return [self._merged(block, reports[block.id]) for block in blocks]
@@ -274,35 +288,55 @@ class Session:
 
     # ------------------------------------------------------------------------------------------- waiting
 
-    def _await(self, allowed_s: float, until: str, bounded: bool = True, stray: BlockReport | None = None) -> Any:
+    def _await(self, allowed_s: float, until: str, bounded: bool = True, stray: BlockReport | None = None, slow_start: bool = False) -> Any:
         """The next message but Progress, which only says that the job lives.
 
         Args:
             allowed_s: how long the work asked for may take, beside the hang timeout.
             bounded: False if nobody knows that; a silent job is then given time as long as it uses the CPU.
             stray: a rank that has given up what the others still do; these must follow soon, or all wait for ever.
+            slow_start: silence says nothing before the first sign of life.
         """
         limit_s = STRAY_S if stray else allowed_s + self._hang_timeout_s
         last, extensions = time.monotonic(), 0
-        cpu_s = 0.0 if bounded else self._cpu_s()
+        cpu_s = 0.0 if bounded else self._work.cpu_s()
+        judged, slowest_s = not (stray or slow_start), self._pace.slowest_s
+        self._work.begin()
         while True:
             arrived = self._next(1.0, until)
             now = time.monotonic()
             if arrived is not None and isinstance(arrived[1], Hello):
                 self.board.forget(arrived[0])  # a process that came to train when all ranks were there: its agent steps aside
             elif arrived is not None and isinstance(arrived[1], Progress):
-                last, self._progress_seen = now, True
+                last, self._progress_seen, judged = now, True, stray is None
+                slowest_s = max(slowest_s, self._heard_pace(arrived[1]))
+                self._in_block = arrived[1].in_block
+                self._work.begin()
             elif arrived is not None:
                 return arrived[1]
-            elif now - last > limit_s:
+            elif judged and self._work.ceased(now, now - last, self._idle_limit_s(slowest_s, limit_s)):
+                raise self._hang(now - last, slowest_s)
+            elif now - last > (limit_s if stray else working_limit_s(slowest_s, limit_s)):
                 if stray is not None:
                     raise self.postmortem.failure("crash", f"rank {stray.rank} gave up what the other ranks went on with: {stray.error}")
                 if bounded or self._progress_seen or extensions >= MOST_EXTENSIONS:
-                    raise self._hang(now - last)
-                used_s = self._cpu_s()
-                if used_s - cpu_s < TREE_IDLE_CORES * (now - last):
-                    raise self._hang(now - last)
+                    raise self._hang(now - last, slowest_s)
+                used_s = self._work.cpu_s()
+                if used_s - cpu_s < IDLE_CORES * (now - last):
+                    raise self._hang(now - last, slowest_s)
                 last, cpu_s, extensions = now, used_s, extensions + 1
+
+    def _heard_pace(self, progress: Progress) -> float:
+        """The slowest gap it tells of. What other settings make slow is no pace of the job's own."""
+        if self._unchanged:
+            self._pace.note(progress.slowest_s)
+        return progress.slowest_s
+
+    def _idle_limit_s(self, slowest_s: float, full_s: float) -> float:
+        """Of silence here, in which signs of life younger than PROGRESS_S may not have been sent."""
+        if any(connection.hello is not None and connection.hello.pid == ELSEWHERE for connection in self._ranks.values()):
+            return full_s  # whether a process of another machine does anything is not seen here
+        return idle_limit_s(slowest_s, full_s, self._shortest_hang_s * (UNCHANGED if self._unchanged else 1)) + PROGRESS_S
 
     def _next(self, timeout_s: float, until: str) -> tuple[Connection, Any] | None:
         """The next message, or None after ``timeout_s``.
@@ -367,8 +401,9 @@ class Session:
             self._backward_seen_s = time.monotonic()  # not the file's time: the system's clock may be set meanwhile
         return time.monotonic() - self._backward_seen_s > 2 * self._hang_timeout_s
 
-    def _hang(self, silent_s: float) -> SessionFailed:
-        return self.postmortem.hang(self._pids(), f"no sign of progress for {silent_s:.0f} s")
+    def _hang(self, silent_s: float, slowest_s: float) -> SessionFailed:
+        before = f" (never more than {slowest_s:.2g} s before)" if slowest_s else ""
+        return self.postmortem.hang(self._pids(), f"no sign of progress for {silent_s:.0f} s{before}")
 
     def _pids(self) -> dict[int, int]:
         """rank -> process, of those that train."""
@@ -376,11 +411,6 @@ class Session:
 
     def _world_size(self) -> int:
         return self.hello.job.world_size if self._ranks else 0
-
-    def _cpu_s(self) -> float:
-        """CPU seconds the living processes of the session have used."""
-        stats = (processes.stat_of(pid) for pid in marks.marked(self.mark))
-        return sum(stat[3] for stat in stats if stat is not None)
 
     # ------------------------------------------------------------------------------------------- the end
 

@@ -18,7 +18,7 @@ from autotune_trials.agent.patches import scheduler
 from autotune_trials.agent.settling import AFTER_DRAIN, DRAIN_SHARE, SETTLE_SHARE, LockstepSettling, Settling
 from autotune_trials.measure.memory import MemoryMeter
 from autotune_trials.measure.window import WindowRecorder
-from autotune_trials.protocol import Block, BlockReport, Plan, PlanDone
+from autotune_trials.protocol import Block, BlockReport, Plan, PlanDone, Progress
 
 
 class LiveMode(Mode):
@@ -58,7 +58,7 @@ class LiveMode(Mode):
                 self._give_all_back()
                 self._advance()
         elif self._block is not None:
-            self.show_life(iteration)
+            self.show_life()
             self._go_on(iteration)
         elif self._plan is None and not self._first_epoch and agent.iterations >= agent.config.warmup_steps:
             with agent.own_time():
@@ -78,9 +78,18 @@ class LiveMode(Mode):
                 self._first_epoch_began_s, self._first_epoch = perf_counter(), world_size(agent.torch) == 1  # ranks greet at the same step
             over = perf_counter() - self._first_epoch_began_s > agent.config.first_epoch_s
             self._first_epoch = self._first_epoch and not (iteration.turnovers or over)
-            self.show_life(iteration)
+            self.show_life()
         # a loader that others are walked beside must end when it does: zip(…, strict=True) checks that
         agent.loader_hooks.set_stretch(not self._first_epoch and not agent.consumption.walks_together)
+
+    def on_evaluation(self) -> None:
+        if self._block is not None and self._alive_s:
+            self.show_life()
+
+    def on_crash(self) -> None:
+        if self._block is not None and self._settling is not None:
+            done = self._settling.count + (len(self._window) if self._window is not None else 0)
+            self.agent.channel.send(Progress(rank(self.agent.torch), self.agent.iterations, self._slowest_s, in_block=done))
 
     def on_out_of_memory(self, text: str) -> None:
         if self._block is not None:
@@ -129,6 +138,7 @@ class LiveMode(Mode):
         self._window, self._settling, self._skipped, self._settle_s = None, None, 0, 0.0
         self._opened, self._pass_over = None, 0
         self._began = perf_counter()
+        self.stood_still(slowest_too=True)
         agent.knobs.failure = ""
         MemoryMeter(agent.torch, agent.live.device).start()
         agent.loader_hooks.last_rebuild_s = 0.0

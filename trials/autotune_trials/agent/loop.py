@@ -194,6 +194,7 @@ class Agent:
             if carried is None:
                 autocast.leave()
             self.interruptions.note_gradless_call()
+            self.mode.on_evaluation()
             part = self.losses.cached.seen or (entry.checkpointed and entry.called_gradless)
             if carried is None and part and self.iterations:  # what comes back goes into the loss: both halves must be computed alike
                 return autocast.enter(self.live.device, keep_weights=False)

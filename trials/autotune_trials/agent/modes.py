@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import Any
 
 from autotune_trials.agent.facts import rank
-from autotune_trials.protocol import Progress
+from autotune_trials.protocol import PROGRESS_S, Progress
 
-PROGRESS_S = 5.0  # between two signs of life
+SLOWER, WORTH_TELLING_S = 2.0, 0.1  # times the slowest gap the tuner knows, and seconds: such a gap is told at once
 
 
 class Mode:
@@ -15,7 +16,9 @@ class Mode:
 
     def __init__(self, agent: Any) -> None:
         self.agent = agent
-        self._shown_s = 0.0
+        self._shown_s = 0.0  # when the tuner was last told
+        self._alive_s = 0.0  # the last sign of life; 0.0: none since the job stood still for the tuner
+        self._slowest_s = self._told_s = 0.0
 
     def start(self) -> None:
         """The patches are in place; the job has not begun."""
@@ -31,14 +34,26 @@ class Mode:
 
             print(f"autotune: a setting could not be applied and is left as the job has it ({failure})", file=sys.stderr)
 
-    def show_life(self, iteration: Any) -> None:
+    def on_evaluation(self) -> None:
+        """The model is called without gradients: no iteration, but the job goes on."""
+
+    def show_life(self) -> None:
         """Tell the tuner now and then that the job goes on, so that a slow one is not taken for hung."""
-        now = self.agent.clock.last_s
-        if not self._shown_s:
-            self._shown_s = now  # Hello or a Plan has just passed
-        elif now - self._shown_s >= PROGRESS_S:
-            self._shown_s = now
-            self.agent.channel.send(Progress(rank(self.agent.torch), iteration.index))
+        now = perf_counter()
+        if not self._alive_s:  # Hello or a Plan has just passed
+            self._alive_s = now
+            return
+        self._slowest_s = max(self._slowest_s, now - self._alive_s)
+        self._alive_s = now
+        if now - self._shown_s >= PROGRESS_S or self._slowest_s > max(SLOWER * self._told_s, WORTH_TELLING_S):
+            self._shown_s, self._told_s = now, self._slowest_s
+            self.agent.channel.send(Progress(rank(self.agent.torch), self.agent.iterations, self._slowest_s))
+
+    def stood_still(self, slowest_too: bool = False) -> None:
+        """The job has waited for the tuner, which is no gap of its own. ``slowest_too``: another configuration begins."""
+        self._alive_s = 0.0
+        if slowest_too:
+            self._slowest_s = self._told_s = 0.0
 
     def on_out_of_memory(self, text: str) -> None:
         """The job ran out of memory; the exception goes on through it."""

@@ -61,6 +61,10 @@ class RecordMode(Mode):
         if self._window is not None:
             self._window.restart()
 
+    def on_evaluation(self) -> None:
+        if self._greeted and not self._sent:
+            self.show_life()
+
     def on_crash(self) -> None:
         self._crashed = True
 
@@ -73,7 +77,7 @@ class RecordMode(Mode):
             self._failures.append(agent.knobs.failure)
             agent.knobs.failure = ""
         if self._greeted:
-            self.show_life(iteration)
+            self.show_life()
         if self._watch is not None:
             self._go_on_watching(iteration)
             return
@@ -129,6 +133,7 @@ class RecordMode(Mode):
         last = [i.wall_s for i in self._window.iterations()[-PACE_STEPS // 2 :]]
         self.agent.channel.send(Pace(rank(self.agent.torch), count, median(last)))
         extent = self.agent.channel.receive()
+        self.stood_still()
         if isinstance(extent, Extent):
             self._steps = extent.steps
 
@@ -151,6 +156,7 @@ class RecordMode(Mode):
         further = self.agent.channel.receive()  # None: the tuner has closed the socket
         if isinstance(further, Extent):
             self._steps, self._sent = further.steps, False
+            self.stood_still()
         else:
             self.agent.stop()
 

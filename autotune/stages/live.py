@@ -263,7 +263,7 @@ class LiveComparison:
         expected = (self._iteration_s or 0.0) * iterations * 4
         return Block(
             id=f"b{self._count}", knobs=live_choices(config, space), iterations=iterations,
-            max_seconds=max(limit, expected), cached_batches=cached_batches,
+            max_seconds=max(limit, expected), rounds_seconds=2 * BLOCK_S, cached_batches=cached_batches,
         )
 
     def _again(self, failure: SessionFailed, config: Config, block: Block) -> Block:

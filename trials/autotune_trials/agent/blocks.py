@@ -20,7 +20,6 @@ from autotune_trials.measure.memory import MemoryMeter
 from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.protocol import ROUNDS, Block, BlockReport, Plan, PlanDone
 
-
 MOST_CACHED = 20  # times as many iterations as planned
 
 

@@ -205,7 +205,7 @@ class LiveComparison(KeptSession):
         expected = (self._iteration_s or 0.0) * iterations * 4
         return Block(
             id=f"b{self._count}", knobs=live_choices(config, space), iterations=iterations,
-            max_seconds=max(limit, expected), slow_start=slow_start, cached_batches=cached_batches,
+            max_seconds=max(limit, expected), slow_start=slow_start, rounds_seconds=2 * BLOCK_S, cached_batches=cached_batches,
         )
 
 

@@ -26,7 +26,7 @@ from autotune_trials.protocol import Block, BlockReport, Window
 BLOCK_S = 0.25  # aim of one measured block
 MOST_WEIGHT = 4.0  # of a block: longer ones share the machine's speed of their moment
 SETTLE_ITERATIONS = 3  # after a cheap switch
-BATCHES_A_WORKER = 2  # in a block: workers hand over in turns, and batches arrive in bursts
+ROUNDS_S = 1.0  # a block may last longer by so much, until every worker has delivered a few batches
 BLOCK_LIMIT_S = 30.0  # a configuration this slow is hopeless
 CALM_WINDOWS = 8  # the latest ones say what load is usual on this machine
 
@@ -85,7 +85,7 @@ class LivePlots(KeptSession):
         slow_start = any(space[name].start_up_cost for name in config)
         block = Block(
             id=f"p{self._count}", knobs=live_choices(config, space), iterations=self._iterations(config),
-            max_seconds=COMPILE_LIMIT_S if slow_start else BLOCK_LIMIT_S, slow_start=slow_start,
+            max_seconds=COMPILE_LIMIT_S if slow_start else BLOCK_LIMIT_S, slow_start=slow_start, rounds_seconds=ROUNDS_S,
         )
         return block if self._dear(config) else replace(block, min_settle=SETTLE_ITERATIONS, level=False)
 
@@ -101,10 +101,7 @@ class LivePlots(KeptSession):
         batch = config.get("batch_size")
         if isinstance(batch, int) and self._samples and key_of(config) not in self._iteration_s:
             iteration_s *= max(batch * self.session.job.world_size / self._samples, 1.0)
-        loader = self.session.job.loader
-        workers = config.get("num_workers", loader.num_workers if loader is not None else 0)
-        bursts = BATCHES_A_WORKER * workers if isinstance(workers, int) else 0
-        return round(min(max(BLOCK_S / iteration_s, MIN_ITERATIONS, bursts), self.room.longest))
+        return round(min(max(BLOCK_S / iteration_s, MIN_ITERATIONS), self.room.longest))
 
     def _measured(self, outcome: Outcome) -> Measured:
         report = outcome.report
@@ -116,7 +113,7 @@ class LivePlots(KeptSession):
         no_effect = tuple(report.no_effect.items())
         if self._spoiled(window):
             return Measured(outcome.config, None, parts=parts, settle_s=report.settle_s, wall_s=wall_s, no_effect=no_effect)
-        iteration_s = winsorized_mean(window.times_s)
+        iteration_s = winsorized_mean(window.times_s, rounds_of=window.workers)
         self._iteration_s[key_of(outcome.config)] = self._iteration_s[""] = iteration_s
         if not outcome.config:
             self._samples = sum(window.samples) / len(window.samples)

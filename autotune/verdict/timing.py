@@ -41,14 +41,21 @@ PRESSURE_WITH_FOREIGN_LOAD = 0.5  # without calm windows: only if it is high and
 SOME_FOREIGN_CORES = 0.1
 
 
-def winsorized_mean(times: Sequence[float], factor: float = WINSOR_FACTOR) -> float:
+def winsorized_mean(times: Sequence[float], factor: float = WINSOR_FACTOR, rounds_of: int = 1) -> float:
     """Mean of ``times`` with values above ``factor`` × median pulled down to it; same unit as ``times``.
+
+    Args:
+        rounds_of: so many iterations are taken together. Workers that all wait alike deliver in rounds: one long wait, and then
+            batches that lie ready. With 8 of them every eighth iteration may take 60 medians, and is no stall.
 
     Raises:
         ValueError: no times.
     """
     if not times:
         raise ValueError("a window without iterations has no mean")
+    size = max(1, min(rounds_of, len(times) // 2))
+    if size > 1:
+        times = [fmean(times[i : i + size]) for i in range(len(times) % size, len(times), size)]
     limit = factor * median(times)
     return fmean(min(t, limit) for t in times) if limit > 0 else fmean(times)
 
@@ -170,7 +177,7 @@ def cost_per_sample(window: Window, *, turnover_s: float | None = None) -> float
             window may hold none. Turnovers are not winsorized: restarting workers is a cost that always comes.
     """
     samples = mean_samples(window)
-    cost = winsorized_mean(window.times_s) / samples
+    cost = winsorized_mean(window.times_s, rounds_of=window.workers) / samples
     turnover = mean_turnover_s(window) if turnover_s is None else turnover_s
     if turnover and window.epoch_iterations:
         cost += turnover / (window.epoch_iterations * samples)
@@ -184,13 +191,13 @@ def cost_without_data(window: Window) -> float:
     else:
         wait = window.phases_s.get("data", 0.0) / max(len(window.times_s), 1)
         busy = [max(t - wait, 0.0) for t in window.times_s]
-    return winsorized_mean(busy) / mean_samples(window)
+    return winsorized_mean(busy) / mean_samples(window)  # without the waiting there are no rounds
 
 
 def start_up_excess(window: Window, start: int) -> float:
     """Seconds that the first ``start`` iterations took more than as many steady ones: compiling, searching kernels,
     starting workers."""
-    steady = winsorized_mean(window.times_s[start:] or window.times_s)
+    steady = winsorized_mean(window.times_s[start:] or window.times_s, rounds_of=window.workers)
     return max(math.fsum(window.times_s[:start]) - start * steady, 0.0)
 
 
@@ -222,7 +229,7 @@ def anatomy(window: Window, left_out: int, *, turnover_s: float | None = None) -
     count = len(times)
     reader = fmean(window.data_s) if window.data_s else window.phases_s.get("data", 0.0) / count
     batch = fmean(times)
-    iteration = winsorized_mean(times)
+    iteration = winsorized_mean(times, rounds_of=window.workers)
     phases = {name: window.phases_s[name] / count for name in PHASES if name in window.phases_s}
     return Anatomy(
         phases_s=phases,

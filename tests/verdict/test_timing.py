@@ -57,6 +57,16 @@ def test_no_times_is_an_error():
         winsorized_mean([])
 
 
+@pytest.mark.parametrize("workers", [2, 8, 32])
+def test_workers_that_deliver_in_rounds_are_charged_for_their_wait(workers):
+    w = replace(window(([48.0] + [0.7] * (workers - 1)) * 6), workers=workers)
+    mean = (48.0 + 0.7 * (workers - 1)) / workers
+    assert winsorized_mean(w.times_s, rounds_of=workers) == pytest.approx(mean)
+    assert cost_per_sample(w) == pytest.approx(mean / 32)
+    stalled = replace(w, times_s=(*w.times_s[:-1], 1e6))
+    assert cost_per_sample(stalled) < 3 * cost_per_sample(w), "a stall of the machine is still pulled down"
+
+
 def test_the_winsorized_mean_does_not_care_for_order_or_unit():
     rng = np.random.default_rng(2)
     times = list(rng.lognormal(0, 1.5, 50))

@@ -86,6 +86,7 @@ class SessionConfig:
 
 
 ELSEWHERE = 0
+ROUNDS = 4  # of the workers' deliveries in one measured block, where time allows: they may all come at once, and then nothing for long
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,7 @@ class Block:
     max_settle: int = 200
     max_seconds: float = 60.0  # a block never takes longer, settling included
     slow_start: bool = False  # minutes may pass before its first iteration, in silence (compile)
+    rounds_seconds: float = 0.0  # go on beyond ``iterations`` for at most this long, until every worker has delivered ROUNDS batches
     cached_batches: bool = False  # feed the job from a few batches kept in memory: the ceiling of the data side
     level: bool = True  # False: a cheap switch, after which min_settle iterations are enough
 
@@ -144,6 +146,7 @@ class Window:
     phase_times_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # one an iteration; {}: totals only
     throttled: str = ""  # a clock or thermal limit active during the window, in words; "": none, or not readable
     session_load: float = 0.0  # CPU use of this session's own processes during the window, in cores; 0: not known
+    workers: int = 0  # of the training DataLoader, at the end of the window
     # Fetching batches, in the training process and in its workers together: totals over the fetches that were looked at.
     reader_cpu_s: float = 0.0
     reader_queued_s: float = 0.0  # ready to run, while others had the CPUs

@@ -18,7 +18,9 @@ from autotune_trials.agent.patches import scheduler
 from autotune_trials.agent.settling import AFTER_DRAIN, DRAIN_SHARE, SETTLE_SHARE, LockstepSettling, Settling
 from autotune_trials.measure.memory import MemoryMeter
 from autotune_trials.measure.window import WindowRecorder
-from autotune_trials.protocol import Block, BlockReport, Plan, PlanDone, Progress
+from autotune_trials.protocol import ROUNDS, Block, BlockReport, Plan, PlanDone, Progress
+
+MOST_CACHED = 20  # times as many iterations as planned
 
 
 class LiveMode(Mode):
@@ -206,10 +208,23 @@ class LiveMode(Mode):
             self._drain()  # an evaluation has filled the queue
             self._pass_over = 1 + AFTER_DRAIN
         late = self._alone and perf_counter() - self._began > block.max_seconds
-        if len(self._window) >= block.iterations or (late and len(self._window) > 0):
+        full = len(self._window) >= block.iterations and not self._rounds_are_missing(block)
+        if full or (late and len(self._window) > 0):
             with agent.own_time():
                 self._finish_block()
                 self._advance()
+
+    def _rounds_are_missing(self, block: Block) -> bool:
+        """Too few batches of each worker are in the window, and there is time for more.
+
+        Cached batches may make the job many times as fast as what the block was planned for: it then gets more iterations.
+        """
+        settings = self.agent.loader_hooks.settings_in_force() if self._alone and block.rounds_seconds else None
+        if settings is None:
+            return False
+        wanted = MOST_CACHED * block.iterations if block.cached_batches else ROUNDS * settings.num_workers
+        seconds = block.rounds_seconds / 2 if block.cached_batches else block.rounds_seconds
+        return len(self._window or ()) < wanted and perf_counter() - self._began - self._settle_s < seconds
 
     def _settle(self, iteration: Any) -> None:
         settling, hooks = self._settling, self.agent.loader_hooks

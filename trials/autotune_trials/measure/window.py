@@ -69,6 +69,7 @@ class WindowRecorder:
         load = between(self._start, snapshot()) if self._start is not None else None
         each = {name: tuple(i.spent[n] for i in self._iterations) for n, name in enumerate(PHASES)}
         hooks, spent = self._agent.loader_hooks, self._reader_spent()
+        settings = hooks.settings_in_force() if hooks is not None else None
         read = spent.since(self._read) if spent is not None and self._read is not None else None
         return Window(
             times_s=tuple(sum(i.spent[:AWAY]) for i in self._iterations),
@@ -84,6 +85,7 @@ class WindowRecorder:
             foreign_load=load.foreign_load if load is not None else 0.0,
             throttled=throttled,
             session_load=load.session_load if load is not None else 0.0,
+            workers=settings.num_workers if settings is not None else 0,
             reader_cpu_s=read.cpu_s if read is not None else 0.0,
             reader_queued_s=read.queued_s if read is not None else 0.0,
             reader_wall_s=read.wall_s if read is not None else 0.0,

@@ -112,16 +112,20 @@ class ModelSearch:
             return self._plot(self._plots.around_leader(belief, on_graph, room, rng), "leader")
         return self._plot(self._plots.sampled(belief, on_graph, room, rng), "sampled")
 
-    def measured(self, config: Config, log_cost: float, weight: float = 1.0) -> None:
+    def measured(
+        self, config: Config, log_cost: float, weight: float = 1.0, at_s: float | None = None
+    ) -> None:
         """One block.
 
         Args:
             log_cost: log of its cost per sample.
             weight: its length relative to a standard block.
+            at_s: when, on any clock that goes on: blocks of the same seconds share the machine's level. None:
+                not known, every block has its own.
         """
         if not (math.isfinite(log_cost) and weight > 0):
             raise ValueError(f"a block of log cost {log_cost} and weight {weight}")
-        self._evidence.add(self._columns.normalise(config), log_cost, weight)
+        self._evidence.add(self._columns.normalise(config), log_cost, weight, at_s)
 
     def failed(self, config: Config) -> tuple[tuple[str, Value], ...]:
         """That block failed. What is blamed is never proposed again.

@@ -34,7 +34,7 @@ SCORED_SEED, DRY_SEED = 77_014, 5
 RUNS = 60
 BLOCK_S, BLOCK_ITERATIONS = 0.25, 8
 SHARE, PAIRS_KEPT = 0.55, 8
-PLANNED_STEPS = 100_000
+PLANNED_STEPS = 1_000_000
 TIMED = True
 
 # space, minutes, noise; today and plain TPE: mean regret (share within 3 %) as simulated before; the aim

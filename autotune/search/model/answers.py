@@ -51,12 +51,7 @@ class Judge:
         import numpy as np
 
         columns, evidence = self.evidence.columns, self.evidence
-        # The compiled knob is bought where it promises something, see compiling.py.
-        changes = [
-            (k, int(v))
-            for k, v in np.argwhere(evidence.allowed)
-            if v != index[k] and k != evidence.compiled
-        ]
+        changes = [(k, int(v)) for k, v in np.argwhere(evidence.allowed) if v != index[k]]
         regret = np.zeros(len(index))
         if not changes:
             return regret

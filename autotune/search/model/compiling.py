@@ -22,6 +22,8 @@ SETTLED = 0.006  # what the knobs of the graph may still gain together when it i
 LATEST_SHARE = 0.3  # of the search's time
 DEAREST = 0.35  # a start-up may cost this share of the time that is left, not more
 STAY = 40  # blocks that are measured on a graph once it is there
+AGAIN = 0.001  # expected gain from knowing better whether compile pays, for which it is bought again
+AGAIN_DEAREST = 0.15  # of the time that is left, its start-up then
 
 
 class Compiling:
@@ -38,6 +40,8 @@ class Compiling:
         evidence, c = self.evidence, self.evidence.compiled
         if c is None:
             return None
+        if self._worth_buying_again(belief, regret, seconds_left):
+            return self._on(belief, evidence.graph_of(belief.leader) or self._last_graph())
         if regret[list(evidence.graph)].sum() > SETTLED and elapsed_share < LATEST_SHARE:
             return None
         best, best_promise = None, self._gain_needed
@@ -63,13 +67,34 @@ class Compiling:
         now = evidence.graph_of(evidence.indices[-1])
         if now is None or evidence.excluded[c, now[0]]:
             return None
+        on = sum(evidence.graph_of(i) == now for i in evidence.indices)
+        of_graph, of_compile = regret[list(evidence.graph)].sum(), regret[c]
+        others = regret.sum() - of_graph - of_compile
+        settled = of_graph < max(of_compile, others) and not (of_compile > others and on > len(evidence) / 2)
+        return self._on(belief, now) if on < STAY or settled else None
+
+    def _worth_buying_again(self, belief: Belief, regret: np.ndarray, seconds_left: float) -> bool:
+        """Compile itself is what is most in doubt, and was measured less than its absence."""
+        evidence, c = self.evidence, self.evidence.compiled
+        assert c is not None
+        graphs = [evidence.graph_of(index) for index in evidence.indices]
+        bought = [graph for graph in graphs if graph is not None]
+        if not bought or graphs[-1] is not None or regret[c] < max(AGAIN, regret.sum() / 2):
+            return False
+        dear = self._start_up_s.get(bought[-1][0], 0.0) > AGAIN_DEAREST * seconds_left
+        return not dear and not evidence.excluded[c, bought[-1][0]] and len(bought) < len(graphs) / 2
+
+    def _last_graph(self) -> tuple[int, ...]:
+        graphs = [self.evidence.graph_of(index) for index in self.evidence.indices]
+        return [graph for graph in graphs if graph is not None][-1]
+
+    def _on(self, belief: Belief, graph: tuple[int, ...]) -> np.ndarray:
+        """The leader on that graph."""
         index = belief.leader.copy()
-        index[c] = now[0]
-        for k, v in zip(evidence.graph, now[1:], strict=True):
+        assert self.evidence.compiled is not None
+        for k, v in zip((self.evidence.compiled, *self.evidence.graph), graph, strict=True):
             index[k] = v
-        blocks = sum(evidence.graph_of(i) == now for i in evidence.indices)
-        settled = regret[list(evidence.graph)].sum() < SETTLED and evidence.graph_of(belief.leader) == now
-        return index if blocks < STAY or settled else None
+        return index
 
     def _promise(self, belief: Belief, index: np.ndarray, v: int) -> float:
         """Expected gain over what is there already, uncompiled or on a graph that was bought."""
@@ -83,8 +108,5 @@ class Compiling:
         gains = [belief.gain(index, plain)[0] - price]
         for bought in evidence.bought():
             if bought[0] == v:
-                other = index.copy()
-                for k, u in zip(evidence.graph, bought[1:], strict=True):
-                    other[k] = u
-                gains.append(belief.gain(index, other)[0])
+                gains.append(belief.gain(index, self._on(belief, bought))[0])
         return min(gains)

@@ -69,6 +69,7 @@ class Evidence:
         self.indices: list[np.ndarray] = []
         self.log_costs: list[float] = []
         self.weights: list[float] = []
+        self.times_s: list[float | None] = []
         shape = (len(columns.knobs), columns.most)
         self.tried: np.ndarray = np.zeros(shape, dtype=bool)
         self.tried[np.arange(shape[0]), columns.default] = True
@@ -79,19 +80,20 @@ class Evidence:
         self._rate = np.array(
             [LOADER_DISCOUNT if k.loader and bottleneck == "loader" else DISCOUNT for k in columns.knobs]
         )
-        self._noise: tuple[int, float] = (0, first_noise)
+        self._noise = (0, regression.Noise(first_noise, 0.0))
         self._belief: Belief | None = None
 
     def __len__(self) -> int:
         return len(self.indices)
 
-    def add(self, config: Config, log_cost: float, weight: float) -> None:
+    def add(self, config: Config, log_cost: float, weight: float, at_s: float | None) -> None:
         import numpy as np
 
         index = self.columns.encode(config)
         self.indices.append(index)
         self.log_costs.append(log_cost)
         self.weights.append(weight)
+        self.times_s.append(at_s)
         self.tried[np.arange(len(index)), index] = True
         self.failures.worked(index)
         self._belief = None
@@ -152,24 +154,35 @@ class Evidence:
         columns = self.columns
         if not self.indices:
             return Belief(columns, regression.prior_only(columns.prior_sd), columns.default, self.first_noise)
-        indices, weights = np.array(self.indices), np.array(self.weights)
-        x = columns.rows(indices)
+        indices = np.array(self.indices)
+        blocks = self._blocks(indices)
+        noise = self._fitted_noise(blocks, indices)
+        posterior, leader = self._centred(blocks, noise, indices)
+        return Belief(columns, posterior, leader, noise.total)
+
+    def _blocks(self, indices: np.ndarray) -> regression.Blocks:
+        """Blocks share a level if they follow each other within the same stretch of time."""
+        import numpy as np
+
+        stretches = [None if at is None else int(at // regression.LEVEL_S) for at in self.times_s]
+        new = [a is None or a != b for a, b in zip(stretches[1:], stretches, strict=False)]
+        time = np.cumsum([0, *new])
         y = np.array(self.log_costs) - self.log_costs[0]
-        noise = self._fitted_noise(x, y, indices, weights)
-        posterior, leader = self._centred(x, y, indices, noise**2 / weights)
-        return Belief(columns, posterior, leader, noise)
+        return regression.Blocks(
+            self.columns.rows(indices), y, np.array(self.weights), time, bool(time[-1] < len(y) - 1)
+        )
 
     def _centred(
-        self, x: np.ndarray, y: np.ndarray, indices: np.ndarray, variance: np.ndarray
+        self, blocks: regression.Blocks, noise: regression.Noise, indices: np.ndarray
     ) -> tuple[regression.Posterior, np.ndarray]:
         """Fitted with the discount centred on the leader that comes out."""
-        posterior = regression.fit(x, y, variance, self.columns.prior_sd)
+        posterior = regression.fit(blocks, noise, 0.0, self.columns.prior_sd)
         leader = self._leader(posterior)
         for _ in range(CENTRES - 1):
             discount = self._discount(posterior, leader, indices)
             if not discount.any():
                 break
-            posterior = regression.fit(x, y, variance + discount, self.columns.prior_sd, posterior)
+            posterior = regression.fit(blocks, noise, discount, self.columns.prior_sd, posterior)
             centre, leader = leader, self._leader(posterior)
             if (leader == centre).all():
                 break
@@ -205,19 +218,20 @@ class Evidence:
         strong = np.where((apart > STRONG) & (apart > 2 * sd), apart, 0.0) * self._rate[:, None]
         return strong[every[None, :], indices].sum(axis=1) ** 2
 
-    def _fitted_noise(self, x: np.ndarray, y: np.ndarray, indices: np.ndarray, weights: np.ndarray) -> float:
+    def _fitted_noise(self, blocks: regression.Blocks, indices: np.ndarray) -> regression.Noise:
         """From the first 12, 17, 24, 34, 48 … blocks: the last such number that is there."""
         count = FIRST_REFIT
-        if len(y) < count:
-            return self.first_noise
-        while round(count * 2**0.5) <= len(y):
+        first = regression.Noise(self.first_noise, 0.0)
+        if len(indices) < count:
+            return first
+        while round(count * 2**0.5) <= len(indices):
             count = round(count * 2**0.5)
         if self._noise[0] != count:
-            x, y, indices, weights = x[:count], y[:count], indices[:count], weights[:count]
-            posterior, leader = self._centred(x, y, indices, self.first_noise**2 / weights)
+            blocks, indices = blocks.first(count), indices[:count]
+            posterior, leader = self._centred(blocks, first, indices)
             discount = self._discount(posterior, leader, indices)
             fitted = regression.most_likely_noise(
-                x, y, weights, discount, self.columns.prior_sd, self.first_noise, posterior
+                blocks, discount, self.columns.prior_sd, self.first_noise, posterior
             )
             self._noise = (count, fitted)
         return self._noise[1]

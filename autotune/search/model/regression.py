@@ -1,16 +1,23 @@
 """Bayesian linear regression of log cost on knob values.
 
-    log cost of a block = level + effects of its values + noise / sqrt(weight) + what it is discounted for
+    log cost of a block = baseline + effects of its values + noise / sqrt(weight) + what it is discounted for
+                        + the machine's level at that time
 
 A residual beyond :data:`CLIP` standard deviations is a burst of other load and counts as much as one of
 that size (P. J. Huber, Robust Statistics, 1981). Effects much larger than their prior widen it: the
 prior says that most values do little, not that none does much.
 
-The standard deviation of a block's noise is the one under which all blocks so far are most likely.
+Blocks within :data:`LEVEL_S` share the machine's level, a random effect: what changes between them is known
+better than one block, what stays the same over a plot (workers, compile) less well than their number says.
+The levels are eliminated before anything is solved, so many of them cost nothing.
+
+The standard deviations of a block's noise and of the level are those under which all blocks so far are most
+likely.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +28,32 @@ CLIP = 3.0
 ROUNDS = 4  # of clipping and widening; further ones change nothing that matters
 LEAST_NOISE, MOST_NOISE, NOISES = 0.002, 0.8, 16
 NOISE_PRIOR_SD = 0.7  # of the log of the noise, about what was seen before the search
+LEVEL_S = 2.0
+LEVEL_RATIOS = (0.0, 0.5, 1.0, 1.5, 2.5)  # of the level's standard deviation to a block's own
+
+
+@dataclass(frozen=True)
+class Noise:
+    block: float  # standard deviation of a block of weight 1 beside the others of its time
+    level: float  # of the level, from one time to another
+
+    @property
+    def total(self) -> float:
+        return math.hypot(self.block, self.level)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """What was measured."""
+
+    x: np.ndarray  # design rows
+    y: np.ndarray  # log costs
+    weight: np.ndarray
+    time: np.ndarray  # which blocks share a level: 0, 1, 2 …
+    timed: bool  # False: no block shares its level with another, none is estimated
+
+    def first(self, count: int) -> Blocks:
+        return Blocks(self.x[:count], self.y[:count], self.weight[:count], self.time[:count], self.timed)
 
 
 @dataclass(frozen=True)
@@ -56,70 +89,90 @@ def prior_only(prior_sd: np.ndarray) -> Posterior:
 
 
 def fit(
-    x: np.ndarray,
-    y: np.ndarray,
-    variance: np.ndarray,
+    blocks: Blocks,
+    noise: Noise,
+    discount: np.ndarray | float,
     prior_sd: np.ndarray,
     like: Posterior | None = None,
 ) -> Posterior:
-    """Posterior after blocks with design rows ``x``, log costs ``y`` and noise variances ``variance``.
-
-    Args:
-        like: a fit of the same blocks with other variances: fewer rounds are needed after it.
-    """
-    return _fit(x, y, variance, prior_sd, ROUNDS if like is None else ROUNDS // 2, like)[0]
-
-
-def most_likely_noise(
-    x: np.ndarray,
-    y: np.ndarray,
-    weight: np.ndarray,
-    discount: np.ndarray,
-    prior_sd: np.ndarray,
-    first: float,
-    like: Posterior,
-) -> float:
-    """Standard deviation of a block of weight 1.
+    """Posterior after ``blocks``.
 
     Args:
         discount: variance that each block has on top.
-        first: what was seen before the search; counts like one observation of moderate weight.
+        like: a fit of the same blocks with other variances: fewer rounds are needed after it.
+    """
+    return _fit(blocks, noise, discount, prior_sd, ROUNDS if like is None else ROUNDS // 2, like)[0]
+
+
+def most_likely_noise(
+    blocks: Blocks, discount: np.ndarray, prior_sd: np.ndarray, first: float, like: Posterior
+) -> Noise:
+    """Posterior mean (of the logarithm) of the noise.
+
+    Args:
+        discount: variance that each block has on top.
+        first: total noise seen before the search; counts like one observation of moderate weight.
         like: a fit of the same blocks.
     """
     import numpy as np
 
+    ratios = LEVEL_RATIOS if blocks.timed else (0.0,)
     grid = np.geomspace(LEAST_NOISE, MOST_NOISE, NOISES)
-    score = np.array([_fit(x, y, s**2 / weight + discount, prior_sd, 1, like)[1] for s in grid])
-    score -= 0.5 * (np.log(grid / first) / NOISE_PRIOR_SD) ** 2
+    score = np.array(
+        [[_fit(blocks, Noise(s, r * s), discount, prior_sd, 1, like)[1] for s in grid] for r in ratios]
+    )
+    total = grid * np.sqrt(1 + np.array(ratios)[:, None] ** 2)
+    score -= 0.5 * (np.log(total / first) / NOISE_PRIOR_SD) ** 2
     chance = np.exp(score - score.max())
-    return float(np.exp(np.sum(chance * np.log(grid)) / chance.sum()))
+    chance /= chance.sum()
+    block = float(np.exp(np.sum(chance * np.log(grid))))
+    return Noise(block, block * float(np.sum(chance * np.array(ratios)[:, None])))
 
 
 def _fit(
-    x: np.ndarray,
-    y: np.ndarray,
-    variance: np.ndarray,
+    blocks: Blocks,
+    noise: Noise,
+    discount: np.ndarray | float,
     prior_sd: np.ndarray,
     rounds: int,
     like: Posterior | None,
 ) -> tuple[Posterior, float]:
-    """The posterior and the log likelihood of the blocks with the coefficients integrated out."""
+    """The posterior and the log likelihood of the blocks with coefficients and levels integrated out."""
     import numpy as np
 
+    x, y = blocks.x, blocks.y
+    variance = noise.block**2 / blocks.weight + discount
     sd = np.sqrt(variance)
     counted = np.ones(len(y)) if like is None else like.counted
     widened = prior_sd if like is None else like.prior_sd
+    starts = np.flatnonzero(np.r_[True, blocks.time[1:] != blocks.time[:-1]])
     for _ in range(rounds):
-        weighted = x * (counted / variance)[:, None]
+        w = counted / variance
+        weighted = x * w[:, None]
         precision = weighted.T @ x
+        target = weighted.T @ y
+        if noise.level:
+            in_time = np.add.reduceat(w, starts)
+            x_in_time = np.add.reduceat(weighted, starts, axis=0)
+            y_in_time = np.add.reduceat(w * y, starts)
+            share = 1 / (in_time + noise.level**-2)
+            precision -= (x_in_time * share[:, None]).T @ x_in_time
+            target -= x_in_time.T @ (share * y_in_time)
         precision[np.diag_indices_from(precision)] += widened**-2
         factor = np.linalg.cholesky(precision)
         inverse = np.linalg.inv(factor)
-        mean = inverse.T @ (inverse @ (weighted.T @ y))
-        z = np.abs(y - x @ mean) / sd
+        mean = inverse.T @ (inverse @ target)
+        residual = y - x @ mean
+        if noise.level:
+            level = share * np.add.reduceat(w * residual, starts)
+            residual = residual - np.repeat(level, np.diff(np.r_[starts, len(y)]))
+        z = np.abs(residual) / sd
         counted = np.where(z > CLIP, CLIP / np.maximum(z, CLIP), 1.0)
         used, widened = widened, np.maximum(prior_sd, np.abs(mean))
     loss = np.where(z > CLIP, CLIP * (2 * z - CLIP), z**2).sum() + np.sum((mean / used) ** 2)
     log_determinant = 2 * np.log(np.diag(factor)).sum() + 2 * np.log(used).sum() + np.log(variance).sum()
+    if noise.level:
+        loss += np.sum((level / noise.level) ** 2)
+        log_determinant += np.log1p(in_time * noise.level**2).sum()
     posterior = Posterior(mean, factor, inverse.T @ inverse, used, counted)
     return posterior, -0.5 * float(loss + log_determinant)

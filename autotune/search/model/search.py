@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LIVE_ERROR = 0.007
 GRAPH_GAIN_NEEDED = 0.01
-OPEN_REGRET = 0.006  # what the changes of the answer may still gain when the search stops
+OPEN_REGRET = 0.002  # what the changes of the answer may still gain when the search stops
 FEWEST_ROWS = 24  # blocks before it may stop for that
 LEADER_SHARE = 0.8  # of the time, from when only the leader's doubtful knobs are measured
 
@@ -92,7 +92,7 @@ class ModelSearch:
         rng = np.random.default_rng((self._seed, len(self._evidence), len(self._evidence.failures)))
         waiting = self._looks.open(belief)
         if not len(self._evidence) and waiting and waiting[0][0] in self._plots.dear:
-            return self._plot([self._columns.default] * min(room, 4), "first look")
+            return self._plot([self._columns.default] * min(room, 3), "first look")
         if waiting:
             looks = self._plots.first_look(belief, waiting, room, rng)
             if looks:
@@ -110,18 +110,22 @@ class ModelSearch:
         on_graph = self._compiling.stays(belief, regret)
         if elapsed_share > LEADER_SHARE:
             return self._plot(self._plots.around_leader(belief, on_graph, room, rng), "leader")
-        return self._plot(self._plots.sampled(belief, on_graph, room, rng), "sampled")
+        return self._plot(self._plots.sampled(belief, regret, on_graph, room, rng), "sampled")
 
-    def measured(self, config: Config, log_cost: float, weight: float = 1.0) -> None:
+    def measured(
+        self, config: Config, log_cost: float, weight: float = 1.0, at_s: float | None = None
+    ) -> None:
         """One block.
 
         Args:
             log_cost: log of its cost per sample.
             weight: its length relative to a standard block.
+            at_s: when, on any clock that goes on: blocks of the same seconds share the machine's level. None:
+                not known, every block has its own.
         """
         if not (math.isfinite(log_cost) and weight > 0):
             raise ValueError(f"a block of log cost {log_cost} and weight {weight}")
-        self._evidence.add(self._columns.normalise(config), log_cost, weight)
+        self._evidence.add(self._columns.normalise(config), log_cost, weight, at_s)
 
     def failed(self, config: Config) -> tuple[tuple[str, Value], ...]:
         """That block failed. What is blamed is never proposed again.

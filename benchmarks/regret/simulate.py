@@ -1,0 +1,250 @@
+"""The search model on planted spaces, from first look to confirmation.
+
+    python benchmarks/regret/simulate.py                     the scored runs; writes simulated.md beside this file
+    python benchmarks/regret/simulate.py --dry --runs 20     other seeds, prints, writes nothing
+
+``ModelSearch`` drives a simulated machine with a clock (planted.py); what it answers is confirmed in simulated
+fresh processes by the rule of ``autotune/verdict``, within the budget. Regret is 1 - speed of what is adopted /
+speed of the best. Runs are kept in ``--results``; the same command goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces"), str(Path(__file__).parent)]
+
+import planted  # noqa: E402
+from planted import COMPILE_S, FRESH_S, ITERATION_S, SPACES, START_UP_S, SWITCH_S, Machine, Space  # noqa: E402
+
+from autotune.search.model import ModelSearch, Plot  # noqa: E402
+from autotune.verdict.speedup import LOOKS, decide  # noqa: E402
+from autotune_spaces.base import Config  # noqa: E402
+
+SCORED_SEED, DRY_SEED = 77_014, 5
+RUNS = 60
+BLOCK_S, BLOCK_ITERATIONS = 0.25, 8
+SHARE, PAIRS_KEPT = 0.55, 8
+PLANNED_STEPS = 1_000_000
+TIMED = True
+
+# space, minutes, noise; today and plain TPE: mean regret (share within 3 %) as simulated before; the aim
+CELLS: tuple[tuple[str, int, float, str, str, str], ...] = (
+    ("mix of 11", 3, 0.01, "2.4 % (78)", "16.3 % (7)", "0.3 % (96)"),
+    ("mix of 11", 3, 0.06, "6.3 % (41)", "16.9 % (6)", "1.6 % (79)"),
+    ("mix of 11", 3, 0.18, "24.4 % (4)", "25.1 % (5)", "8.1 % (44)"),
+    ("mix of 11", 10, 0.01, "0.9 % (93)", "1.7 % (82)", "0.3 % (98)"),
+    ("mix of 11", 10, 0.06, "3.6 % (52)", "2.1 % (72)", "0.6 % (93)"),
+    ("mix of 11", 10, 0.18, "15.3 % (10)", "9.6 % (25)", "2.0 % (75)"),
+    ("mix of 11", 10, 0.30, "33.0 % (0)", "19.5 % (17)", "4.8 % (63)"),
+    ("mix of 20", 3, 0.06, "25.7 % (0)", "18.4 % (6)", "3.4 % (62)"),
+    ("mix of 20", 10, 0.06, "5.6 % (42)", "5.3 % (45)", "0.7 % (95)"),
+    ("mix of 20", 10, 0.18, "18.5 % (7)", "12.3 % (20)", "1.8 % (75)"),
+    ("loader", 3, 0.06, "24.0 % (20)", "27.7 % (8)", "1.4 % (91)"),
+    ("loader", 10, 0.06, "5.5 % (72)", "4.9 % (63)", "0.6 % (100)"),
+    ("loader", 10, 0.18, "17.3 % (23)", "8.4 % (35)", "1.1 % (95)"),
+    ("nothing to gain", 10, 0.06, "", "", ""),
+    ("nothing to gain", 10, 0.18, "3 % adopted", "0 adopted", "0 of 60"),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    regret: float
+    proposed_regret: float  # of the answer, before the confirmation
+    adopted: bool
+    gain: float  # true, log
+    claim: float  # what the confirmation claims, log
+    needless: int
+    search_s: float
+    total_s: float
+    blocks: int
+    noise: float
+    slowest_ms: float
+    stopped: str
+    config: dict
+
+
+class Session:
+    """A live session on a simulated machine."""
+
+    def __init__(self, space: Space, machine: Machine) -> None:
+        self.space, self.machine = space, machine
+        self._now: dict = {}
+
+    def measure(self, plot: Plot, search: ModelSearch) -> None:
+        machine = self.machine
+        for config in plot.blocks:
+            log_cost = self.space.log_cost(config)
+            changed = {k for k in {*config, *self._now} if config.get(k) != self._now.get(k)}
+            dear = changed & set(SWITCH_S)
+            if dear:
+                machine.now_s += max(SWITCH_S[k] for k in dear)
+                machine.measure(log_cost, BLOCK_S, BLOCK_ITERATIONS)  # its first block belongs to the settling
+            if "compile_mode" in config and changed & {"compile_mode", "amp_dtype", "channels_last"}:
+                machine.now_s += COMPILE_S
+            machine.now_s += planted.SETTLE_ITERATIONS * ITERATION_S * math.exp(log_cost)
+            found, took = machine.measure(log_cost, BLOCK_S, BLOCK_ITERATIONS)
+            search.measured(config, found, took / BLOCK_S, machine.now_s if TIMED else None)
+            self._now = dict(config)
+
+
+def simulate(space: Space, machine: Machine, budget_s: float, seed: int, settings: dict) -> Run:
+    search_s = min(SHARE * budget_s, budget_s - PAIRS_KEPT * 2 * (FRESH_S + START_UP_S))
+    search = ModelSearch(
+        space.knobs,
+        normalise=space.normalise,
+        bottleneck=space.bottleneck,
+        seed=seed,
+        compile_start_up_s={"default": COMPILE_S},
+        planned_s=PLANNED_STEPS * ITERATION_S * math.exp(space.log_cost({})),
+        **settings,
+    )
+    session, slowest = Session(space, machine), 0.0
+    settle_s = planted.SETTLE_ITERATIONS * ITERATION_S
+    while True:
+        began = time.perf_counter()
+        plot = search.next_plot(
+            elapsed_share=machine.now_s / search_s,
+            seconds_left=search_s - machine.now_s,
+            block_s=BLOCK_S + settle_s,
+            switch_s=SWITCH_S,
+        )
+        slowest = max(slowest, time.perf_counter() - began)
+        if plot is None:
+            break
+        session.measure(plot, search)
+    searched_s = machine.now_s
+    config = dict(search.answer().config)
+    claim = confirm(space, machine, config, budget_s) if config else None
+    gain = space.log_cost({}) - space.log_cost(config)
+    best = space.log_cost({}) - space.best()
+    return Run(
+        regret=1 - math.exp((gain if claim is not None else 0.0) - best),
+        proposed_regret=1 - math.exp(gain - best),
+        adopted=claim is not None,
+        gain=gain,
+        claim=claim or 0.0,
+        needless=space.needless(config),
+        search_s=searched_s,
+        total_s=machine.now_s,
+        blocks=len(search._evidence),
+        noise=search.noise,
+        slowest_ms=slowest * 1e3,
+        stopped=search.stopped,
+        config=config,
+    )
+
+
+def confirm(space: Space, machine: Machine, config: Config, budget_s: float) -> float | None:
+    """Claimed log gain; None: not adopted. Pairs of fresh processes, looks as far as the budget reaches."""
+    ratios: list[float] = []
+    for look, pairs in enumerate(LOOKS):
+        while len(ratios) < pairs:
+            costs = []
+            for c in ({}, config) if len(ratios) % 2 else (config, {}):
+                machine.now_s += START_UP_S
+                luck = machine.rng.normal(0, planted.PROCESS_NOISE)
+                costs.append(machine.measure(space.log_cost(c), FRESH_S, 60)[0] + luck)
+            ratios.append(costs[0] - costs[1] if len(ratios) % 2 else costs[1] - costs[0])
+        decision = decide(ratios, look=look)
+        if decision.state == "adopt":
+            return math.log(decision.interval.estimate)
+        next_s = 0 if look + 1 == len(LOOKS) else (LOOKS[look + 1] - pairs) * 2 * (FRESH_S + START_UP_S)
+        if decision.state == "reject" or machine.now_s + next_s > budget_s * 1.05:
+            return None
+    return None
+
+
+def one(cell: int, run: int, base: int, settings: dict) -> Run:
+    name, minutes, noise = CELLS[cell][:3]
+    seed = (base, cell, run)
+    space = SPACES[name](np.random.default_rng((*seed, 1)))
+    machine = Machine(noise, np.random.default_rng((*seed, 2)))
+    return simulate(space, machine, minutes * 60.0, run, settings)
+
+
+def row(cell: int, runs: list[Run]) -> str:
+    name, minutes, noise, today, tpe, aim = CELLS[cell]
+    regrets = np.array([r.regret for r in runs])
+    within = np.mean([r <= 0.03 for r in regrets])
+    claims = [r.claim - r.gain for r in runs if r.adopted]
+    if name.startswith("nothing"):
+        score = f"adopted {sum(r.adopted for r in runs)} of {len(runs)}"
+    else:
+        score = f"{regrets.mean():.1%} ± {regrets.std() / math.sqrt(len(runs)):.1%} ({within * 100:.0f})"
+    return (
+        f"| {name}, {minutes} min | {noise:.0%} | {today} | {tpe} | {aim} | **{score}** | "
+        f"{np.mean([r.proposed_regret for r in runs]):.1%} | {np.mean([r.needless for r in runs]):.1f} | "
+        f"{np.mean([r.search_s for r in runs]):.0f} s, {np.mean([r.total_s for r in runs]):.0f} s | "
+        f"{np.mean(claims) if claims else 0:+.1%} |"
+    )
+
+
+HEAD = (
+    "| space, budget | noise | today, before | plain TPE, before | this, before | this, here | not confirmed | "
+    "needless knobs | search, in all | over-claim |\n|" + "---|" * 10
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--runs", type=int, default=RUNS, help="a cell")
+    parser.add_argument("--cells", type=int, nargs="*", help="numbers of the cells, all without")
+    parser.add_argument("--dry", action="store_true", help="other seeds than the scored ones, write nothing")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long; run it again to go on")
+    parser.add_argument("--results", type=Path, help="kept runs, one JSON line each")
+    parser.add_argument("--set", nargs="*", default=[], help="module.NAME=value of autotune.search.model, to try out")
+    args = parser.parse_args()
+    _try_out(args.set)
+    base = DRY_SEED if args.dry else SCORED_SEED
+    began, kept = time.monotonic(), _kept(args.results)
+    print(HEAD)
+    rows = []
+    for cell in args.cells or range(len(CELLS)):
+        for run in range(args.runs):
+            if (base, cell, run) in kept:
+                continue
+            if time.monotonic() - began > args.seconds:
+                sys.exit("stopped; run the same command again to go on")
+            kept[base, cell, run] = one(cell, run, base, {})
+            if args.results:
+                with args.results.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([base, cell, run, asdict(kept[base, cell, run])]) + "\n")
+        rows.append(row(cell, [kept[base, cell, run] for run in range(args.runs)]))
+        print(rows[-1], flush=True)
+    slowest = max(r.slowest_ms for r in kept.values())
+    print(f"slowest next_plot: {slowest:.0f} ms")
+    if not args.dry and not args.cells:
+        text = Path(__file__).with_name("simulated.head.md").read_text(encoding="utf-8")
+        Path(__file__).with_name("simulated.md").write_text(text.replace("TABLE", "\n".join([HEAD, *rows])), encoding="utf-8")
+
+
+def _kept(path: Path | None) -> dict[tuple[int, int, int], Run]:
+    if path is None or not path.exists():
+        return {}
+    lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    return {(base, cell, run): Run(**found) for base, cell, run, found in lines}
+
+
+def _try_out(settings: list[str]) -> None:
+    import importlib
+
+    for setting in settings:
+        where, value = setting.split("=")
+        module, name = where.split(".")
+        place = sys.modules[__name__] if module == "simulate" else importlib.import_module(f"autotune.search.model.{module}")
+        setattr(place, name, float(value))
+
+
+if __name__ == "__main__":
+    main()

@@ -109,6 +109,39 @@ print((after - before) // 20, get("malloc").effect(None, "retain") or "in force"
     assert "does not take the settings" in said and faults > 1000, seen
 
 
+THERE_AND_BACK = """
+import sys
+from autotune_spaces.glibc import Heap, _Blocks, foreign, retains
+
+freed = int(sys.argv[1])
+blocks = _Blocks()
+blocks.free([blocks.get(freed)])
+if freed == 1_000_000:
+    of_the_heap = [blocks.get(900_000) for _ in range(64)]
+    blocks.free([b for i, b in enumerate(of_the_heap) if i % 4])  # free memory in the heap that serves larger blocks, too
+assert foreign() is None, foreign()
+heap = Heap()
+heap.give_back()
+for _ in range(2):
+    heap.retain()
+    heap.retain()
+    assert retains()
+    heap.give_back()
+    assert _Blocks().threshold() == heap.own_threshold
+print(heap.own_threshold)
+"""
+
+
+@pytest.mark.skipif(not GLIBC, reason="glibc's malloc")
+@pytest.mark.parametrize(("freed", "threshold"), [(1000, 0), (10**6, 10**6), (9 * 10**6, 9 * 10**6), (2**26, 0)])
+def test_what_glibc_made_of_its_threshold_is_found_and_given_back(freed: int, threshold: int) -> None:
+    """Small blocks and such of more than 32 MiB do not raise it; it is then what Python's own start made of it (0 here)."""
+    env = {k: v for k, v in os.environ.items() if k not in RETAINING}
+    done = subprocess.run([sys.executable, "-c", THERE_AND_BACK, str(freed)], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert threshold <= int(done.stdout) < (threshold + 8192 if threshold else 800_000)
+
+
 def test_an_allocator_of_the_jobs_own_is_the_baseline() -> None:
     surveys = {"malloc": {"tcmalloc": "/usr/lib/libtcmalloc.so.4"}}
     own = job(surveys=surveys, own_settings={"LD_PRELOAD": "/opt/libiomp5.so:/opt/libjemalloc.so.2"})

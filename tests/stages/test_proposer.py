@@ -191,6 +191,23 @@ def test_seeds_start_with_what_the_bottleneck_asks_for(bottleneck: str, first: s
     assert all("num_workers" in c for c in plan if "prefetch_factor" in c)
 
 
+def test_many_page_faults_bring_the_allocator_to_the_front() -> None:
+    domains, defaults = {**DOMAINS, "malloc": ("default", "retain")}, {**DEFAULTS, "malloc": "default"}
+    for bottleneck in ("loader", "compute", "optimizer", "overhead"):
+        assert seeds(bottleneck, domains, defaults, 5000.0)[0] == {"malloc": "retain"}
+        few = seeds(bottleneck, domains, defaults, 300.0)
+        assert few[0] != {"malloc": "retain"} and {"malloc": "retain"} in few
+
+
+def test_a_trial_of_a_value_that_needed_a_new_process_is_not_told_to_the_sampler(tmp_path: Path) -> None:
+    """On resume: ``malloc: jemalloc`` is no value of the live search."""
+    space = SearchSpace("test", (*SPACE.knobs, knobs.create("malloc")))
+    domains, defaults = {**DOMAINS, "malloc": ("default", "retain")}, {**DEFAULTS, "malloc": "default"}
+    p = Proposer(tmp_path / "optuna.log", space, domains, defaults, 0)
+    p.restore([Trial(0, {"malloc": "jemalloc"}, "complete", -0.1, origin="process"), Trial(1, {"malloc": "retain"}, "complete", -0.2)])
+    assert [t.params["malloc"] for t in p._study.trials] == ["retain"]
+
+
 def test_a_guess_is_never_the_job_s_own_value() -> None:
     assert guess("amp_dtype", ("off", "bfloat16"), "bfloat16") == "off"
     assert guess("num_workers", (0, 1, 2), 2) == 1

@@ -185,6 +185,7 @@ def test_the_cost_without_data_takes_the_waiting_out_of_each_iteration():
 
 def test_anatomy_adds_up():
     parts = anatomy(window([0.1] * 40, samples=8), left_out=12)
+    assert (parts.minor_faults, parts.system_s) == (0.0, 0.0), "not known"
     assert math.fsum(parts.phases_s.values()) == pytest.approx(parts.batch_cost_s) == pytest.approx(0.1)
     assert parts.reader_ratio == pytest.approx(0.25)
     assert parts.samples_per_s == pytest.approx(80)
@@ -215,3 +216,16 @@ def test_a_device_held_below_its_clock_spoils_a_window_unless_it_always_is():
     assert "thermal slowdown" in disturbed(held, [free, held])
     assert disturbed(held, [held, held, free]) is None
     assert disturbed(window([1.0] * 9), [held]) is None
+
+
+def test_page_faults_and_system_time_of_the_start_are_left_out() -> None:
+    counts, system_s = (9000,) * 10 + (50,) * 30, (0.02,) * 10 + (0.001,) * 30
+    whole = window(
+        [0.1] * 40, minor_faults=sum(counts), minor_fault_counts=counts, system_s=sum(system_s), system_times_s=system_s,
+        user_s=8.0, involuntary_switches=80,
+    )  # fmt: skip
+    parts = anatomy(drop_start(whole, 10), 10)
+    assert parts.minor_faults == 50.0
+    assert parts.system_s == pytest.approx(0.001)
+    assert parts.user_s == pytest.approx(0.2)
+    assert parts.involuntary_switches == pytest.approx(2.0)

@@ -85,7 +85,7 @@ class Proposals:
 
 def _exhausted(bench: Bench, trials: Sequence[Trial], in_flight: int) -> bool:
     """Budget or plateau: the search is over."""
-    return late(bench, trials, SEARCH_SHARE) or len(trials) + in_flight >= bench.spec.budget.trials or plateau(trials)
+    return late(bench, trials, SEARCH_SHARE) or bench.spec.budget.tried(len(trials) + in_flight) or plateau(trials)
 
 
 def late(bench: Bench, trials: Sequence[Trial], share: float) -> bool:

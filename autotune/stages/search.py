@@ -120,7 +120,7 @@ def _search_process(bench: Bench, observation: Observation, trials: list[Trial])
         start, start_ratio = dict(best), best_ratio
         for value in observation.domains[name]:
             config = normalise({**start, name: value}, observation.defaults, space)
-            if config == start or len(trials) >= bench.spec.budget.trials:
+            if config == start or bench.spec.budget.tried(len(trials)):
                 continue
             trial = known.get(key_of(config))
             if trial is None and late(bench, trials, PROCESS_SHARE):

@@ -69,10 +69,11 @@ def _text(summary: dict[str, Any]) -> str:
         f"  {k['name']:{width}}  {k['scope']:7}  {k['numerics']:11}  {_values(k['values'])}".rstrip() for k in knobs
     ]
     budget, loss = summary["budget"], summary["convergence"]
+    trials = "" if budget["trials"] is None else f" and {budget['trials']} trials"
     return "\n".join([
         f"{summary['name']}: {shlex.join(summary['command'])}",
         f"  in {summary['workdir']}",
-        f"  objective {summary['objective']}, at most {budget['minutes']:g} minutes and {budget['trials']} trials",
+        f"  objective {summary['objective']}, at most {budget['minutes']:g} minutes{trials}",
         f"  loss compared over {loss['steps']} steps, tolerance {loss['tolerance']:.2%}",
         f"  recorded in {summary['run_dir']}",
         "",

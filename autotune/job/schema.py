@@ -246,7 +246,9 @@ class Budget(_Model):
         "A proof that has begun takes its first five pairs, and goes on to eight and to twelve as long as the pairs so far say that these will "
         "prove it; what is proven faster takes its loss check and traces.",
     )  # fmt: skip
-    trials: int | None = Field(None, ge=1, le=100_000, description="Configurations tried in the search, at most. Default: as many as the minutes allow.")
+    trials: int | None = Field(
+        None, ge=1, le=100_000, description="Most configurations tried in the search; default: as many as there is time and reason for."
+    )
 
 
 class Tracking(_Model):

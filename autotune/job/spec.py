@@ -40,7 +40,11 @@ class Convergence:
 @dataclass(frozen=True)
 class Budget:
     minutes: float = 20.0
-    trials: int | None = None
+    trials: int | None = None  # None: as many as there is time for
+
+    def tried(self, trials: int) -> bool:
+        """Whether so many are as many as may be tried."""
+        return self.trials is not None and trials >= self.trials
 
 
 @dataclass(frozen=True)

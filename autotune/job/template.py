@@ -73,7 +73,7 @@ search_space: auto
 # convergence: {{tolerance: {loss.tolerance:.0%}, steps: {loss.steps}, metrics: {{val_acc: 'val_acc=([0-9.]+)'}}}}
 
 # {Budget.__doc__}
-budget: {{minutes: {budget.minutes:g}, trials: {budget.trials}}}
+budget: {{minutes: {budget.minutes:g}}}
 
 # Where the run is recorded: {Tracking.model_fields["uri"].description}
 # tracking: {{uri: auto}}

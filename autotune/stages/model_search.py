@@ -169,9 +169,10 @@ class ModelStudy:
         with self._turn:
             if not self.names:
                 return None
-            now_s, trials = self.bench.journal.elapsed_s, self.bench.spec.budget.trials
-            if trials is not None and len(self._seen) > trials or len(self._rows) > MOST_BLOCKS:
-                self.stopped = "budget.trials is used up" if trials is not None and len(self._seen) > trials else "the machine is too noisy to tell more"
+            now_s = self.bench.journal.elapsed_s
+            used_up = self.bench.spec.budget.tried(len(self._seen))
+            if used_up or len(self._rows) > MOST_BLOCKS:
+                self.stopped = "budget.trials is used up" if used_up else "the machine is too noisy to tell more"
                 return None
             iteration_s = self.observation.anatomy.iteration_s
             first_block_s = max(BLOCK_S, MIN_ITERATIONS * iteration_s) + SETTLE_ITERATIONS * iteration_s

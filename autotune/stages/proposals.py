@@ -88,9 +88,7 @@ class Proposals:
 
 def _exhausted(bench: Bench, trials: Sequence[Trial], in_flight: int) -> bool:
     """Budget or plateau: the search is over."""
-    limit = bench.spec.budget.trials
-    used_up = limit is not None and len(trials) + in_flight >= limit
-    return late(bench, trials, SEARCH_SHARE) or used_up or plateau(trials)
+    return late(bench, trials, SEARCH_SHARE) or bench.spec.budget.tried(len(trials) + in_flight) or plateau(trials)
 
 
 def late(bench: Bench, trials: Sequence[Trial], share: float) -> bool:

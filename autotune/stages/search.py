@@ -198,10 +198,9 @@ def _search_process(
         start, start_gain = dict(best), log_gain
         for value in observation.domains[name]:
             config = normalise({**start, name: value}, observation.defaults, space)
-            limit = bench.spec.budget.trials
             if value == observation.defaults[name] or space[name].scope_of(value) is Scope.LIVE:
                 continue  # tried in the running job
-            if config == start or (limit is not None and len(trials) >= limit):
+            if config == start or bench.spec.budget.tried(len(trials)):
                 continue
             trial = known.get(key_of(config))
             if trial is None and bench.journal.elapsed_s + PROCESS_PAIRS * pair_s(bench, observation) > proof_begins_s(bench, observation):

@@ -24,7 +24,7 @@ def begin(tracker: Tracker, spec: JobSpec, run_dir: Path) -> None:
     """Open the study (parent run)."""
     params = {
         "command": " ".join(mask_command(spec.command)), "search_space": spec.search_space.preset, "objective": spec.objective,
-        "planned_steps": spec.planned_steps, "budget.minutes": spec.budget.minutes, "budget.trials": spec.budget.trials,
+        "planned_steps": spec.planned_steps, "budget.minutes": spec.budget.minutes, "budget.trials": spec.budget.trials or "no limit",
     }
     tracker.start_study(spec.digest(), spec.name, params, {"autotune.run_dir": str(run_dir)})
 

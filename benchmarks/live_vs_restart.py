@@ -1,20 +1,33 @@
-"""The same 20 configurations tried by restarting the job each time, and by switching them in a live session.
+"""Do live figures agree with those of fresh processes, and those with the bare job?
 
-    python benchmarks/live_vs_restart.py [--job examples/digits/job.yaml] [--out benchmarks/live_vs_restart.md]
+    python benchmarks/live_vs_restart.py [--jobs digits conv …] [--configurations 8] [--rounds 2] [--out benchmarks/live_vs_restart.md]
 
-Both ways measure as many iterations of each configuration; the live way measures as many of the baseline beside them on top.
-Printed: wall time of each way, their ratio, and how far the two estimates of each configuration's speed-up lie apart.
+Of each job (the example, and jobs of benchmarks/regret/jobs/):
+
+    bare        a copy of the script that notes the time at every optimizer step, no agent   ┐ in turns, the job as it is:
+    fresh       a fixed session of the baseline                                              ┘ ms an iteration
+    live        baseline blocks of the live session, against the fresh sessions: time a sample
+    speed-ups   the same configurations switched in the live session, and each in fresh processes in turns with the baseline
+
+Both ways of trying a configuration measure as many iterations of it. Also printed: the wall time of each way.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import math
+import os
+import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.executors.base import FixedRun
@@ -27,70 +40,145 @@ from autotune.stages.bench import Bench
 from autotune.stages.live import LiveComparison
 from autotune.stages.observe import choose_knobs
 from autotune.tracking import open_tracker
-from autotune.verdict.timing import cost_per_sample, drop_start, warm_up_end
+from autotune.verdict.timing import cost_per_sample, drop_start, warm_up_end, winsorized_mean
+from autotune_spaces.base import Scope
+from autotune_trials.protocol import Window
 
 ROOT = Path(__file__).resolve().parents[1]
-MEASURED = 60  # iterations of each configuration
-KNOBS = ("num_workers", "amp_dtype", "channels_last", "intra_op_threads", "optimizer_impl", "persistent_workers")
+sys.path.insert(0, str(ROOT / "benchmarks" / "regret"))
+from jobs_table import job_file, scripts  # noqa: E402
+
+MEASURED = 60  # iterations of each configuration, after its warm-up
+BARE_SECONDS = 10.0  # of a run of the bare job and of the fixed session beside it
+JOBS = ("digits", "conv", "transformer", "embedding_heavy", "memory_churning")
+KNOBS = ("num_workers", "amp_dtype", "channels_last", "intra_op_threads", "optimizer_impl", "persistent_workers", "malloc", "gc")
+CLOCK = (
+    "import argparse, atexit, json, os, time; TIMES = []; atexit.register(lambda: json.dump(TIMES, open(os.environ['TIMES'], 'w')))",
+    "optimizer.step(); TIMES.append(time.perf_counter())",
+)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One job, measured every way."""
+
+    job: str
+    bare_s: float  # an iteration
+    fresh_s: float  # the same, of fixed sessions beside it
+    level: float  # cost a sample of live baseline blocks / of fresh processes
+    configs: tuple[dict, ...]
+    live: tuple[float, ...]  # log ratios to the baseline, one a configuration
+    fresh: tuple[float, ...]
+    live_wall_s: float  # for all configurations, once each
+    fresh_wall_s: float
+
+    @property
+    def distance(self) -> float:
+        return statistics.median(abs(math.expm1(a - b)) for a, b in zip(self.live, self.fresh, strict=True))
+
+
+def compare(job: str, count: int, rounds: int) -> Compared:
+    spec = load_job(job_file(job))
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir, begin = Path(folder), time.monotonic()
+        journal = Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic() - begin)
+        with closing(journal), closing(LocalExecutor(spec, run_dir)) as executor, open_progress("quiet", 0) as progress:
+            bench = Bench(spec, executor, journal, progress, open_tracker(None, "bench", run_dir, True), run_dir)
+            begin = time.monotonic()
+            with LiveComparison(bench) as live:
+                live.reference({})
+                configs = configurations(bench, live, count)
+                executor.loader_key = live.session.job.loader.key if live.session.job.loader else ""
+                levels = [live.cost({}, live.block({})) for _ in range(4)]
+                by_live = [live.compare(c, {}, prune=False).ratio.estimate for c in configs]
+                levels += [live.cost({}, live.block({})) for _ in range(4)]
+            live_wall_s = time.monotonic() - begin
+            bare, beside, whole = against_bare(job, executor, run_dir, rounds)
+            begin, baselines = time.monotonic(), []
+            by_fresh: list[list[float]] = [[] for _ in configs]
+            for number in range(rounds):
+                for found, config in zip(by_fresh, configs, strict=True):
+                    pair = [{}, config][:: 1 if number % 2 == 0 else -1]
+                    costs = [cost(steady(executor, c)) for c in pair][:: 1 if number % 2 == 0 else -1]
+                    found.append(math.log(costs[1] / costs[0]))
+                    baselines.append(costs[0])
+            fresh_wall_s = (time.monotonic() - begin) / (2 * rounds)
+    return Compared(
+        job, bare, beside, statistics.median(levels) / statistics.median([*whole, *baselines]), tuple(configs), tuple(by_live),
+        tuple(statistics.fmean(f) for f in by_fresh), live_wall_s, fresh_wall_s,
+    )  # fmt: skip
 
 
 def configurations(bench: Bench, live: LiveComparison, count: int) -> list[dict]:
-    """The first ``count`` configurations of the job's space, spread evenly over it."""
+    """Some configurations of the job's live knobs, drawn from all of them."""
     domains, defaults, _ = choose_knobs(bench, live.session.machine, live.session.job)
-    names = [n for n in KNOBS if n in domains]
+    names = [n for n in KNOBS if n in domains and bench.spec.search_space[n].scope is Scope.LIVE]
     every: list[dict] = []
     for values in itertools.product(*(domains[n] for n in names)):
         config = normalise(dict(zip(names, values, strict=True)), defaults, bench.spec.search_space)
         if config and config not in every:
             every.append(config)
-    return every[:: max(1, len(every) // count)][:count]
+    return random.Random(0).sample(every, min(count, len(every)))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--job", type=Path, default=ROOT / "examples" / "digits" / "job.yaml")
-    parser.add_argument("--configurations", type=int, default=20)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    spec = load_job(options.job)
-    with tempfile.TemporaryDirectory() as folder:
-        run_dir = Path(folder)
-        started = time.monotonic()
-        journal = Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic() - started)
-        with closing(journal), closing(LocalExecutor(spec, run_dir)) as executor, open_progress("quiet", 0) as progress:
-            tracker = open_tracker(None, "bench", run_dir, True)
-            bench = Bench(spec, executor, journal, progress, tracker, run_dir)
-            begin = time.monotonic()
-            with LiveComparison(bench) as live:
-                live.reference({})
-                configs = configurations(bench, live, options.configurations)
-                executor.loader_key = live.session.job.loader.key if live.session.job.loader else ""
-                by_live = [live.compare(c, {}, prune=False).ratio.estimate for c in configs]
-            live_s = time.monotonic() - begin
+def steady(executor: LocalExecutor, config: dict, seconds: float = 0.0) -> Window:
+    """A fresh process without its warm-up."""
+    window = executor.run_fixed(FixedRun(config, 0, steps=MEASURED + 20, min_seconds=seconds, label="fresh")).window
+    return drop_start(window, warm_up_end(window.times_s))
 
-            def cost(config: dict) -> float:
-                record = executor.run_fixed(FixedRun(config, 0, steps=MEASURED + 20, label="restart"))
-                window = record.window
-                return cost_per_sample(drop_start(window, warm_up_end(window.times_s)))
 
-            begin = time.monotonic()
-            baseline = cost({})
-            by_restart = [math.log(cost(c) / baseline) for c in configs]
-            restart_s = time.monotonic() - begin
+def cost(window: Window) -> float:
+    return cost_per_sample(window)
+
+
+def against_bare(job: str, executor: LocalExecutor, folder: Path, rounds: int) -> tuple[float, float, list[float]]:
+    """(Seconds an iteration of the bare job, of fixed sessions in turns with it, cost a sample of these)."""
+    script = folder / scripts()[job].name
+    text = scripts()[job].read_text(encoding="utf-8")
+    if text.count(CLOCK[1].split(";")[0]) != 1:
+        raise SystemExit(f"{scripts()[job]}: no place, or several, for a clock")
+    script.write_text(text.replace("import argparse", CLOCK[0], 1).replace("optimizer.step()", CLOCK[1], 1), encoding="utf-8")
+    windows = [steady(executor, {}, BARE_SECONDS)]
+    epoch = windows[0].epoch_iterations or len(windows[0].times_s)
+    epochs = max(2, math.ceil(BARE_SECONDS / (epoch * winsorized_mean(windows[0].times_s))))
+    bare = [bare_iteration_s(script, epochs, epoch)]
+    for _ in range(rounds - 1):
+        bare.append(bare_iteration_s(script, epochs, epoch))
+        windows.append(steady(executor, {}, BARE_SECONDS))
+    sessions = [winsorized_mean(w.times_s) for w in windows]
+    return statistics.fmean(bare), statistics.fmean(sessions), [cost(w) for w in windows]
+
+
+def bare_iteration_s(script: Path, epochs: int, epoch: int) -> float:
+    """Mean time from step to step; warm-up and what lies between two epochs are left out, as in a session's iterations."""
+    output = script.with_suffix(".json")
+    command = [sys.executable, str(script), "--epochs", str(epochs)]
+    subprocess.run(command, cwd=script.parent, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "TIMES": str(output)})
+    times = json.loads(output.read_text(encoding="utf-8"))
+    gaps = [b - a if n % epoch else None for n, (a, b) in enumerate(itertools.pairwise(times), 1)]
+    start = warm_up_end([g for g in gaps if g is not None])
+    return winsorized_mean([g for g in gaps[start:] if g is not None])
+
+
+def report(found: Sequence[Compared]) -> list[str]:
+    every = [abs(math.expm1(a - b)) for c in found for a, b in zip(c.live, c.fresh, strict=True)]
     lines = [
-        f"# {len(configs)} configurations, by restart and live", "",
+        "# Live figures, fresh processes, and the bare job", "",
         f"Made by `python benchmarks/live_vs_restart.py` on {this_machine()}.", "",
-        "| way | wall time | a configuration |", "|---|---|---|",
-        f"| restart the job each time | {restart_s:.0f} s | {restart_s / len(configs):.1f} s |",
-        f"| live session, ABBA beside the baseline | {live_s:.0f} s | {live_s / len(configs):.1f} s |", "",
-        f"Restart / live: {restart_s / live_s:.2f}. Median distance of the two speed-up estimates: "
-        f"{statistics.median(abs(math.expm1(a - b)) for a, b in zip(by_live, by_restart, strict=True)):.1%}.", "",
-        "| configuration | live | restart |", "|---|---|---|",
-        *(f"| {in_words(c)} | {math.exp(-a):.2f}x | {math.exp(-b):.2f}x |" for c, a, b in zip(configs, by_live, by_restart, strict=True)),
-    ]
-    print("\n".join(lines))
-    if options.out:
-        options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        f"Median distance of the two speed-up estimates over all {len(every)} configurations: {statistics.median(every):.1%}.", "",
+        "| job | bare | fresh baseline | apart | live baseline / fresh | live speed-ups / fresh, median distance | a configuration live | restarted |",
+        "|---|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for c in found:
+        lines.append(
+            f"| {c.job} | {1e3 * c.bare_s:.2f} ms | {1e3 * c.fresh_s:.2f} ms | {c.fresh_s / c.bare_s - 1:+.1%} | {c.level - 1:+.1%} | {c.distance:.1%} "
+            f"| {c.live_wall_s / len(c.configs):.1f} s | {c.fresh_wall_s / len(c.configs):.1f} s |"
+        )
+    lines += ["", "| job | configuration | live | fresh |", "|---|---|---|---|"]
+    for c in found:
+        for config, a, b in zip(c.configs, c.live, c.fresh, strict=True):
+            lines.append(f"| {c.job} | {in_words(config)} | {math.exp(-a):.2f}x | {math.exp(-b):.2f}x |")
+    return lines
 
 
 def this_machine() -> str:
@@ -98,6 +186,22 @@ def this_machine() -> str:
 
     machine = probe()
     return f"{machine.cores} cores ({machine.cpu_model}), torch {machine.torch_version}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", nargs="+", default=list(JOBS), choices=sorted(scripts()))
+    parser.add_argument("--configurations", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=2, help="of fresh processes, each beside a baseline")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    found: list[Compared] = []
+    for job in options.jobs:
+        found.append(compare(job, options.configurations, options.rounds))
+        lines = report(found)  # what is known so far is kept
+        if options.out:
+            options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print("\n".join(report(found)))
 
 
 if __name__ == "__main__":

@@ -156,7 +156,7 @@ def digest(configs: Sequence[Config]) -> str:
 
 
 def said(run: Mapping[str, Any]) -> str:
-    return f"{1e6 * run['cost_s']:.1f} us a sample" if run["cost_s"] else run["error"]
+    return f"{1e6 * run['cost_s']:.1f} us" if run["cost_s"] else run["error"]
 
 
 def in_turns(series: Series, configs: Sequence[Config], rounds: int) -> list[list[float]]:

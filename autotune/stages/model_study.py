@@ -1,0 +1,320 @@
+"""The search model in a run: what it was told, and the trials that makes.
+
+    take ──▶ Plot        what to measure next, or None: the search is over
+    measured ◀── blocks  in the journal first, then in the model: a resumed run tells it again
+
+A *trial* is a configuration that was measured; its figure is what the model makes of all blocks in the end.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from autotune.errors import BaselineError
+from autotune.job.configs import key_of, live_domains, normalise
+from autotune.results import Anatomy, Observation, Trial
+from autotune.search.focus import LOADER_KINDS
+from autotune.search.model import Answer, ModelSearch, Plot, SearchKnob
+from autotune.search.seeds import guess
+from autotune.secrets import mask_command
+from autotune.stages.bench import Bench
+from autotune.stages.budget import search_ends_s
+from autotune.stages.kept_session import BlockFailed
+from autotune.stages.plots import BLOCK_S, SETTLE_ITERATIONS, Measured
+from autotune.stages.proposals import to_blame
+from autotune.stages.room import MIN_ITERATIONS
+from autotune_spaces.base import Config, Knob, Numerics, Scope, Value
+from autotune_spaces.codec import decode, encode
+
+MOST_BLOCKS = 5000  # of a search: on a machine too noisy to converge, where nothing else ends it
+# What a knob's expected gain (log) must exceed to be kept, by what it may change.
+PRICES = {Numerics.EXACT: 0.005, Numerics.ROUNDING: 0.01, Numerics.STATISTICAL: 0.03}
+COMPILE_S: dict[Value, float] = {"default": 20.0, "reduce-overhead": 25.0, "max-autotune": 60.0}  # until one was seen
+SWITCH_S = 1.5  # a dear knob, until one was seen
+AGES_S = 1e7
+
+
+@dataclass(frozen=True)
+class BlockRecord:
+    """One block in the journal: all that the model and the trials are made of."""
+
+    config: dict[str, Value]
+    log_cost: float | None  # None: failed, or spoiled by other load
+    weight: float
+    at_s: float  # when: blocks of the same seconds share the machine's level; those of another node are ages away
+    node: str
+    purpose: str
+    first: bool  # of its plot: its settling holds what dear knobs cost to switch
+    settle_s: float
+    wall_s: float
+    failure: tuple[str, str] | None = None  # kind, reason
+    no_effect: dict[str, str] = field(default_factory=dict)
+    parts: Anatomy | None = None  # of a configuration's first block
+
+
+@dataclass
+class _Seen:
+    """A configuration that was measured."""
+
+    number: int
+    config: dict[str, Value]
+    origin: str
+    blocks: int = 0
+    wall_s: float = 0.0
+    settle_s: float = 0.0  # of its first block
+    parts: Anatomy | None = None
+    state: str = "complete"
+    reason: str = ""
+    no_effect: dict[str, str] | None = None
+    node: str = ""
+
+
+class ModelStudy:
+    """The model, what it was told, and the trials that makes. One lane at a time asks or tells."""
+
+    def __init__(self, bench: Bench, observation: Observation, names: Sequence[str]) -> None:
+        self.bench, self.observation = bench, observation
+        self.space = bench.spec.search_space
+        self._domains = live_domains(observation.domains, observation.defaults, self.space)
+        self.names = list(names)  # knobs searched now
+        self.stopped = ""
+        self._turn = threading.RLock()
+        self._seen: dict[str, _Seen] = {}
+        self._rows: list[tuple[dict[str, Value], float, float, float]] = []  # configuration, log cost, weight, when
+        self._nodes: list[str] = []
+        self._failed: list[dict[str, Value]] = []
+        self._useless: list[tuple[str, Value]] = []
+        self._switch_s: list[float] = []
+        self._block_s: list[float] = []
+        self._compile_s = dict(COMPILE_S)
+        self._began_s = self._mark("search-began", bench.journal.elapsed_s)
+        self._ends_s = self._mark("search-ends", search_ends_s(bench, observation))
+        self._model_of_names: ModelSearch | None = None
+
+    def _mark(self, kind: str, value: float) -> float:
+        """A figure decided once a run: a resumed one goes by the same."""
+        known = self.bench.journal.find(kind)
+        if known is None:
+            self.bench.journal.append(kind, "", value)
+        return float(value if known is None else known)
+
+    # ------------------------------------------------------------------------------------------- the model
+
+    @property
+    def model(self) -> ModelSearch:
+        """Of the knobs searched now, with all that is known of them."""
+        if self._model_of_names is None:
+            self._model_of_names = self._model()
+        return self._model_of_names
+
+    def _model(self) -> ModelSearch:
+        observation = self.observation
+        model = ModelSearch(
+            [self._search_knob(name) for name in self.names],
+            normalise=partial(normalise, defaults=observation.defaults, space=self.space),
+            bottleneck="loader" if observation.bottleneck in LOADER_KINDS else observation.bottleneck,
+            seed=self.bench.seed, noise=min(max(observation.noise, 0.02), 0.2),
+            compile_start_up_s=self._compile_s, planned_s=self.bench.spec.planned_steps * observation.anatomy.iteration_s,
+        )
+        for row in self._rows:
+            if set(row[0]) <= set(self.names):
+                model.measured(*row)
+        for config in self._failed:
+            if set(config) <= set(self.names):
+                model.failed(config)
+        for name, value in self._useless:
+            if name in self.names:
+                model.exclude(name, value)
+        return model
+
+    def _search_knob(self, name: str) -> SearchKnob:
+        knob, default = self.space[name], self.observation.defaults[name]
+        live = self._domains[name]
+        return SearchKnob(
+            name, live, default, dear=knob.dear, compiled=_compiles(knob), in_graph=knob.in_graph, loader=knob.loader,
+            price=PRICES[knob.numerics], guess=guess(name, live, default),
+        )
+
+    def widen(self, names: Sequence[str]) -> None:
+        """Search these knobs as well, with what is known of the others: the loader is no longer what the job waits for."""
+        with self._turn:
+            self.observation = replace(self.observation, bottleneck="compute")
+            self.names += [name for name in names if name not in self.names]
+            self.stopped, self._model_of_names = "", None
+
+    # ------------------------------------------------------------------------------------------- ask and tell
+
+    def take(self) -> Plot | None:
+        """What to measure next; None: the search is over."""
+        with self._turn:
+            if not self.names:
+                return None
+            now_s = self.bench.journal.elapsed_s
+            used_up = self.bench.spec.budget.tried(len(self._seen))
+            if used_up or len(self._rows) > MOST_BLOCKS:
+                self.stopped = "budget.trials is used up" if used_up else "the machine is too noisy to tell more"
+                return None
+            iteration_s = self.observation.anatomy.iteration_s
+            first_block_s = max(BLOCK_S, MIN_ITERATIONS * iteration_s) + SETTLE_ITERATIONS * iteration_s
+            recent, switches = self._block_s[-20:], self._switch_s[-5:]
+            plot = self.model.next_plot(
+                elapsed_share=(now_s - self._began_s) / max(self._ends_s - self._began_s, 1.0),
+                seconds_left=self._ends_s - now_s,
+                block_s=sum(recent) / len(recent) if recent else first_block_s,
+                switch_s={"loader": sum(switches) / len(switches) if switches else SWITCH_S} if self._has_dear() else {},
+            )
+            self.stopped = self.model.stopped
+            if plot is not None:
+                leader = self.model.leader()
+                self.bench.progress.measuring(f"{len(self._rows)} blocks, {plot.purpose}; fastest so far", leader)
+            return plot
+
+    def _has_dear(self) -> bool:
+        return any(self.space[name].dear for name in self.names)
+
+    def measured(self, plot: Plot, blocks: Sequence[Measured], node: str) -> None:
+        """Raises:
+        BaselineError: the unchanged job cannot be measured.
+        Interrupted: the user asked to stop; the blocks are in the journal.
+        """
+        with self._turn:
+            new: list[_Seen] = []
+            at_s = self._clock_of(node) + self.bench.journal.elapsed_s - math.fsum(block.wall_s for block in blocks)
+            for place, block in enumerate(blocks):
+                at_s += block.wall_s
+                known = key_of(block.config) in self._seen
+                record = BlockRecord(
+                    dict(block.config), block.log_cost, block.weight, round(at_s, 3), node, plot.purpose, place == 0,
+                    round(block.settle_s, 4), round(block.wall_s, 4),
+                    (block.failure.kind, block.failure.reason) if block.failure else None, dict(block.no_effect), None if known else block.parts,
+                )
+                self.bench.journal.append("block", key_of(block.config), encode(record))
+                new += self._learn(record)
+            for seen in new:
+                self.bench.progress.trial(self._trial(seen), self.best())
+        self.bench.stop.check()
+
+    def given_up(self, plot: Plot, reason: str) -> None:
+        """Nothing came of this plot: what was new in it is not tried again."""
+        new = [config for config in plot.blocks if config and key_of(config) not in self._seen]
+        self.measured(plot, [Measured(config, None, failure=BlockFailed("failed", reason)) for config in new], "")
+
+    def _clock_of(self, node: str) -> float:
+        """Seconds that a node's clock is ahead, so that no two have blocks of the same time."""
+        if node not in self._nodes:
+            self._nodes.append(node)
+        return AGES_S * self._nodes.index(node)
+
+    def restore(self) -> None:
+        """After a resume: what was measured before."""
+        for entry in self.bench.journal.all("block"):
+            self._learn(decode(BlockRecord, entry.data))
+
+    def _learn(self, block: BlockRecord) -> list[_Seen]:
+        """Take in one block; the configuration, if it was never measured before."""
+        config = block.config
+        new = self._noted(block)
+        if block.failure:
+            self._learn_failure(block, *block.failure)
+            return new
+        no_effect = {k: why for k, why in block.no_effect.items() if k in config}
+        seen = self._seen.get(key_of(config))
+        if seen is not None:
+            seen.blocks, seen.wall_s = seen.blocks + 1, seen.wall_s + block.wall_s
+            if no_effect and seen.state == "complete":
+                seen.state, seen.no_effect = "failed", no_effect
+                seen.reason = "; ".join(f"{k} had no effect: {why}" for k, why in no_effect.items())
+        self._exclude_useless(config, no_effect)
+        self._note_times(block)
+        if block.log_cost is not None:
+            real = {k: v for k, v in config.items() if k not in no_effect and k in self.observation.domains}
+            row = (real, block.log_cost, block.weight, block.at_s)
+            self._rows.append(row)
+            if set(real) <= set(self.names):
+                self.model.measured(*row)
+        return new
+
+    def _noted(self, block: BlockRecord) -> list[_Seen]:
+        key = key_of(block.config)
+        if not block.config or key in self._seen:
+            return []
+        self._seen[key] = _Seen(len(self._seen), block.config, block.purpose, settle_s=block.settle_s, parts=block.parts, node=block.node)
+        return [self._seen[key]]
+
+    def _learn_failure(self, block: BlockRecord, kind: str, reason: str) -> None:
+        config = block.config
+        if not config:
+            raise BaselineError(
+                f"the unchanged job could not be measured: {reason}", where=" ".join(mask_command(self.bench.spec.command)),
+                remedy="see the session's logs in the run directory",
+            )
+        seen = self._seen[key_of(config)]
+        if seen.state == "complete":
+            seen.state, seen.reason = kind, reason
+        self._failed.append(config)
+        if set(config) <= set(self.names):
+            self.model.failed(config)
+        for name in to_blame(config, reason) if kind == "infeasible" else ():
+            size = config.get(name)
+            for larger in self.observation.domains.get(name, ()):
+                if isinstance(size, int) and isinstance(larger, int) and larger > size:
+                    self._exclude(name, larger)
+
+    def _exclude_useless(self, config: Config, no_effect: Mapping[str, str]) -> None:
+        for name, why in no_effect.items():
+            values, default = self.observation.domains.get(name, ()), self.observation.defaults.get(name)
+            useless = [v for v in self.space[name].useless_with(config[name], values, default) if (name, v) not in self._useless]
+            if useless:
+                self.bench.progress.warning(f"{name}={config[name]} had no effect: {why}")
+            for value in useless:
+                self._exclude(name, value)
+
+    def _exclude(self, name: str, value: Value) -> None:
+        self._useless.append((name, value))
+        if name in self.names:
+            self.model.exclude(name, value)
+
+    def _note_times(self, block: BlockRecord) -> None:
+        compiled = next((v for k, v in block.config.items() if _compiles(self.space[k])), None)
+        if not block.wall_s:
+            return
+        if not block.first:
+            self._block_s.append(block.wall_s)
+        elif compiled is not None and compiled in self._compile_s:
+            self._compile_s[compiled] = max(block.settle_s, 1.0)
+        else:
+            self._switch_s.append(block.settle_s)
+
+    # ------------------------------------------------------------------------------------------- what came of it
+
+    def best(self) -> Trial | None:
+        """The fastest configuration that was measured, by the model; None while that is the job as it is."""
+        with self._turn:
+            done = [self._trial(s) for s in self._seen.values() if s.state == "complete"]
+            faster = [t for t in done if t.log_ratio is not None and t.log_ratio < 0]
+            return min(faster, key=lambda t: t.log_ratio or 0.0, default=None)
+
+    def trials(self) -> list[Trial]:
+        """One a configuration, in the order of their first blocks."""
+        with self._turn:
+            return [self._trial(seen) for seen in self._seen.values()]
+
+    def _trial(self, seen: _Seen) -> Trial:
+        known = seen.state == "complete" and set(seen.config) <= set(self.names)
+        gain, sd = self.model.gain(seen.config) if known else (None, None)
+        return Trial(
+            seen.number, seen.config, seen.state, None if gain is None else -gain, sd, seen.blocks, seen.reason, seen.origin,
+            seen.no_effect or {}, seen.parts, round(seen.wall_s, 3), seen.settle_s, seen.node,
+        )
+
+    def answer(self) -> Answer:
+        with self._turn:
+            return self.model.answer() if self.names else Answer({}, 0.0, 0.0, ())
+
+
+def _compiles(knob: Knob) -> bool:
+    return knob.start_up_cost and knob.scope is Scope.LIVE

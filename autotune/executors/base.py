@@ -136,9 +136,10 @@ class Executor(ABC):
         """Knob -> what its :meth:`~autotune_spaces.base.Knob.survey` finds where sessions run. Asked for while none does."""
         return {}
 
-    def measure_peaks(self, threads: int, device: str) -> Mapping[str, float]:
+    def measure_peaks(self, threads: int, device: str, again: bool = False) -> Mapping[str, float]:
         """What the machine of the sessions reaches on ``device`` ("": the one it has) with so many threads of torch (0: as the job's
         environment has it), see :mod:`autotune_trials.measure.peaks`. {}: it cannot be measured here.
+        ``again``: even if it is known from an earlier measurement; the best of both counts.
 
         Raises:
             SessionFailed: the measurement failed.

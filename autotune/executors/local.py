@@ -147,11 +147,12 @@ class LocalExecutor(Executor):
         found = {knob.name: knob.survey(start) for knob in self.spec.search_space.knobs}
         return {name: surveyed for name, surveyed in found.items() if surveyed is not None}
 
-    def measure_peaks(self, threads: int, device: str) -> Mapping[str, float]:
+    def measure_peaks(self, threads: int, device: str, again: bool = False) -> Mapping[str, float]:
         """In a process of its own, with the job's Python and environment, so with the job's torch, cores and libraries."""
         environment = {**os.environ, **self.spec.env}
         roots = [str(Path(package.__path__[0]).parent) for package in (autotune_trials, autotune_spaces)]
         argv = [interpreter(self.spec.command, environment, self.spec.workdir), "-c", _PEAKS, *roots, "--threads", str(threads), "--device", device]
+        argv += ["--fresh"] if again else []
         try:
             done = subprocess.run(
                 argv, cwd=self.spec.workdir, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=PEAKS_TIMEOUT_S,

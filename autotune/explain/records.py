@@ -43,6 +43,7 @@ class Operator:
     bound: str = ""  # "compute", "memory", "overhead", "" (not judged)
     of_roof: float | None = None  # achieved / what the roofline allows at this intensity, 0..1
     why: str = ""  # one sentence: the verdict with its figures, or why there is none
+    above: str = ""  # faster than the roof allows, and how that can be: "cache", "fewer products"; of_roof is then 1
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,15 @@ from autotune.words import duration_words
 
 SLOWER = 2.0  # more than half of the call is not its work: the majority decides, no figure from elsewhere
 HANDED_ON = "the work is done, and counted, by the"  # how the reason of a row begins whose operators others do the work for
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
+SHORTEST_S = 50e-6  # a call; below it the profiler's clock is part of the figure
+STREAMED_BYTES = 1 << 28  # of one call: more than the last cache of all but the largest processors
 CACHED = 1.15  # above the roof by more than the error allowed to a measured peak (15 %): the data were in a cache
+
+ABOVE = {
+    "cache": "its data were in a cache, or it writes where it reads",
+    "fewer products": "its algorithm needs fewer products than are counted (Winograd), or computes them in a lower precision",
+}
 
 
 @dataclass(frozen=True)
@@ -82,10 +90,37 @@ def judge(row: Operator, roof: Roof | None) -> Operator:
     bound = "compute" if compute_s >= memory_s else "memory"
     what = f"at the {roof.dtype} peak" if bound == "compute" else "at the memory's bandwidth"
     why = f"{took} {what}: {100 * min(of_roof, 1.0):.0f} % of the roof."
-    if of_roof > CACHED:
-        fewer = "the peak was measured too low, or its algorithm needs fewer products (Winograd)."
-        why += " It is above it: " + ("its data were in a cache, or it writes where it reads." if bound == "memory" else fewer)
-    return replace(row, achieved=achieved, bound=bound, of_roof=min(of_roof, 1.0), why=_capital(why))
+    above = "" if of_roof <= CACHED else "cache" if bound == "memory" else "fewer products"
+    if above:
+        why += f" It is above it: {ABOVE[above]}."
+    return replace(row, achieved=achieved, bound=bound, of_roof=min(of_roof, 1.0), why=_capital(why), above=above)
+
+
+def beaten(rows: Sequence[Operator], peaks: Mapping[str, float], tf32: bool = False) -> dict[str, float]:
+    """Peaks that an operator is above, by name, with the highest rate seen: FLOP/s, or for ``memory`` bytes/s.
+
+    Bytes count only where there are so many in one call that no cache holds them.
+    """
+    found: dict[str, float] = {}
+    for row in rows:
+        roof = roof_for(row.dtypes, peaks, tf32 or "conv" in row.name)
+        if roof is None or row.mean_s < SHORTEST_S:
+            continue
+        rates = {roof.dtype: row.flops or 0.0, "memory": row.nbytes if (row.nbytes or 0.0) >= STREAMED_BYTES else 0.0}
+        for name, amount in rates.items():
+            if (amount or 0.0) / row.mean_s > peaks[name]:
+                found[name] = max(found.get(name, 0.0), (amount or 0.0) / row.mean_s)
+    return found
+
+
+def raised(peaks: Mapping[str, float], rows: Sequence[Operator], tf32: bool = False) -> dict[str, float]:
+    """``peaks``, none of them below what a product of matrices in ``rows`` reached: all of its FLOPs are done, by this machine.
+
+    Nothing else raises a peak. A convolution may need fewer products than are counted; operators on lists and in place move fewer bytes;
+    and float32 products that may be computed in less (``tf32``, where that has no peak of its own) say nothing of float32.
+    """
+    products = [row for row in rows if row.name in PRODUCTS and not (tf32 and "tf32" not in peaks)]
+    return {**peaks, **{name: rate for name, rate in beaten(products, peaks, tf32).items() if name != "memory"}}
 
 
 def rate_words(value: float, unit: str) -> str:

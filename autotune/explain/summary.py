@@ -29,10 +29,12 @@ class Copies:
     seconds: float  # on the device's copy engine, in all; 0: not known
     steps: int
 
+NAMED_SHARE = 0.05  # of the FLOPs: a number format with less is not named
+
 
 @dataclass(frozen=True)
 class Compute:
-    """What a step computes, and the most this machine was measured to do in that number format."""
+    """What a step computes, and the most this machine was measured to do in its number formats."""
 
     flops: float  # a step, forward and backward
     peak: float | None = None  # FLOP/s
@@ -76,7 +78,7 @@ def summarize(
         host_to_device_bytes=copies.nbytes / copies.steps if copies is not None and copies.steps else None,
         host_to_device_bytes_per_s=copies.nbytes / copies.seconds if copies is not None and copies.seconds > 0 else None,
         model_flops=compute.flops if compute is not None else None,
-        mfu=compute.flops / batch_s / compute.peak if compute is not None and compute.peak else None,
+        mfu=min(compute.flops / batch_s / compute.peak, 1.0) if compute is not None and compute.peak else None,
         mfu_of=f"of the measured {compute.peak_name} peak" if compute is not None and compute.peak else "",
     )
 
@@ -126,7 +128,8 @@ def copies_of(trace: Trace) -> Copies | None:
 
 
 def compute_of(flops: float | None, operators: Sequence[Operator], peaks: Sequence[Peak], tf32: bool) -> Compute | None:
-    """``flops`` a step, against the measured peak of the number format in which most of them are done.
+    """``flops`` a step, against the measured peaks of the number formats in which they are done: the rate at which the machine would do
+    this mixture, each part at its own peak.
 
     Args:
         tf32: float32 products may run on TensorFloat-32 units.
@@ -136,10 +139,12 @@ def compute_of(flops: float | None, operators: Sequence[Operator], peaks: Sequen
     values = {peak.name: peak.value for peak in peaks}
     done: dict[str, float] = {}  # FLOPs in each format
     for row in operators:
-        roof = roof_for(row.dtypes, values, tf32)
+        roof = roof_for(row.dtypes, values, tf32 or "conv" in row.name)
         if row.flops and roof is not None:
             done[roof.dtype] = done.get(roof.dtype, 0.0) + row.flops * row.calls
     if not done:
         return Compute(flops)
-    most = max(done, key=lambda name: done[name])
-    return Compute(flops, values[most], most)
+    total = sum(done.values())
+    ideal_s = sum(amount / values[name] for name, amount in done.items())
+    named = [name for name in sorted(done, key=lambda name: -done[name]) if done[name] >= NAMED_SHARE * total]
+    return Compute(flops, total / ideal_s, " and ".join(named))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 TOP = 5  # of each side; the CSV has them all
 BOUND_WORDS = {"compute": "compute-bound", "memory": "memory-bound", "overhead": "overhead-bound", "": "not judged"}
+BEYOND = {"cache": "at the roof (works from cache)", "fewer products": "at the roof (fewer products than counted)"}
 NAMES = {"baseline": "before", "winner": "after"}
 
 
@@ -40,7 +41,7 @@ def row_words(row: Operator) -> dict[str, Any]:
     """One row, every figure in words."""
     verdict = BOUND_WORDS.get(row.bound, row.bound)
     if row.of_roof is not None and row.bound in ("compute", "memory"):
-        verdict += f", {100 * row.of_roof:.0f} % of the roof"
+        verdict += f", {BEYOND[row.above]}" if row.above in BEYOND else f", {100 * row.of_roof:.0f} % of the roof"
     return {
         "name": words.clean(row.name, 120), "shapes": words.clean(row.shapes, 200), "dtypes": words.clean(_once(row.dtypes), 80),
         "kernels": [words.clean(k, 100) for k in row.kernels], "self": words.duration_words(row.self_time_s),
@@ -61,7 +62,7 @@ def peak_rows(peaks: Sequence[Peak]) -> list[dict[str, str]]:
         if unit is None:
             rows.append({"name": "a call that does nothing", "measured": words.duration_words(peak.value), "vendor": "", "source": ""})
             continue
-        vendor = f"{rate_words(peak.vendor, unit)} ({100 * peak.value / peak.vendor:.0f} % reached)" if peak.vendor else "not known"
+        vendor = f"{rate_words(peak.vendor, unit)} ({min(100 * peak.value / peak.vendor, 100.0):.0f} % reached)" if peak.vendor else "not known"
         name = "memory" if peak.name == "memory" else f"{peak.name} products"
         rows.append({"name": name, "measured": rate_words(peak.value, unit), "vendor": vendor, "source": words.clean(peak.source, 120)})
     return rows

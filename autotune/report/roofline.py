@@ -8,6 +8,7 @@ from typing import Any
 
 from autotune.explain.peaks import FORMATS
 from autotune.explain.records import Operator, Peak, Side
+from autotune.explain.roofline import roof_for
 from autotune.report.plots.canvas import MARKS, ON_WHITE, Palette, svg, write_png
 
 POINTS = 12  # of each side, the costliest
@@ -41,6 +42,13 @@ def write_roofline_plot(sides: Mapping[str, Side], peaks: Sequence[Peak], path: 
     write_png(lambda axes: _draw(axes[0], sides, peaks, ON_WHITE), path)
 
 
+def below_roof(row: Operator, measured: Mapping[str, float]) -> float:
+    """FLOP/s of ``row``; of one that works from cache what the roof allows, as its table says."""
+    roof = roof_for(row.dtypes, measured, tf32=True)
+    achieved = row.achieved or 0.0
+    return achieved if roof is None else min(achieved, roof.flops_per_s, (row.intensity or 0.0) * roof.bytes_per_s)
+
+
 def _draw(axes: Any, sides: Mapping[str, Side], peaks: Sequence[Peak], palette: Palette) -> None:
     measured = {peak.name: peak.value for peak in peaks}
     drawn = {name: points(side) for name, side in sides.items()}
@@ -56,8 +64,9 @@ def _draw(axes: Any, sides: Mapping[str, Side], peaks: Sequence[Peak], palette: 
     longest = max((row.self_time_s for rows in drawn.values() for row in rows), default=1.0)
     for name, rows in drawn.items():
         role, marker = SIDES.get(name, ("good", "s"))
+        heights = [below_roof(row, measured) / 1e9 for row in rows]
         sizes = [14 + 120 * row.self_time_s / longest for row in rows]
-        axes.scatter([row.intensity for row in rows], [(row.achieved or 0.0) / 1e9 for row in rows], s=sizes, marker=marker, alpha=0.75,
+        axes.scatter([row.intensity for row in rows], heights, s=sizes, marker=marker, alpha=0.75,
                      color=getattr(palette, role), linewidths=0, label=NAMES.get(name, "other"))  # fmt: skip
     axes.set_xscale("log")
     axes.set_yscale("log")

@@ -84,6 +84,17 @@ def test_peaks_are_measured_once_and_kept_by_fingerprint(tmp_path: Path, monkeyp
     assert again["kept"] and again["peaks"] == first["peaks"]
 
 
+def test_measured_again_the_best_of_both_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One measurement met a slow machine, in float32; the other in its memory."""
+    command = ["-m", "autotune_trials.measure.peaks", "--threads", "1", "--device", "cpu", "--fresh"]
+    of = json.loads(python(command, tmp_path))["fingerprint"]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    peaks.save(of, {"float32": 1.0, "memory": 1e15, "dispatch": 1.0})
+    found = json.loads(python(command, tmp_path))
+    assert not found["kept"] and found["peaks"]["float32"] > 1.0 and found["peaks"]["memory"] == 1e15 and found["peaks"]["dispatch"] < 1.0
+    assert peaks.load(of) == found["peaks"]
+
+
 @pytest.mark.parametrize("torn", ["", "[1]", '{"peaks": {"float32": "fast"}, "fingerprint": {"a": 1}}', '{"peaks": 3, "fingerprint": {"a": 1}}', "\x00"])
 def test_a_torn_cache_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torn: str) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

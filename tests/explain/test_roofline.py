@@ -6,7 +6,7 @@ import pytest
 
 from autotune.explain.peaks import beside_vendor
 from autotune.explain.records import Operator
-from autotune.explain.roofline import HANDED_ON, judge, judged, rate_words, roof_for
+from autotune.explain.roofline import HANDED_ON, beaten, judge, judged, raised, rate_words, roof_for
 
 PEAKS = {"float32": 100e9, "bfloat16": 400e9, "memory": 20e9, "dispatch": 1e-6}  # the ridge is at 5 FLOP a byte
 
@@ -53,8 +53,27 @@ def test_less_work_than_the_call_itself_is_overhead() -> None:
 
 def test_what_is_faster_than_the_memory_was_in_a_cache() -> None:
     found = verdict(operator(0.0, 20e6, 0.5e-3, name="aten::copy_"))
-    assert found.of_roof == 1.0 and "cache" in found.why
+    assert found.of_roof == 1.0 and "cache" in found.why and found.above == "cache"
     assert "cache" not in verdict(operator(0.0, 20e6, 0.95e-3)).why  # within the error of a measured peak
+
+
+def test_a_peak_is_beaten_by_products_and_by_bytes_that_no_cache_holds() -> None:
+    fast = operator(240e6, 1e6, 2e-3)
+    streamed, cached = operator(0.0, 3e9, 0.1, name="aten::copy_"), operator(0.0, 20e6, 0.5e-3, name="aten::copy_")
+    assert beaten([fast, streamed, cached], PEAKS) == pytest.approx({"float32": 120e9, "memory": 30e9})
+    assert beaten([operator(100e6, 1e6, 2e-3), cached], PEAKS) == {}
+    assert beaten([fast], {}) == {}, "nothing was measured"
+    assert beaten([operator(2.4e6, 1e4, 20e-6)], PEAKS) == {}, "too short to be told from the profiler's clock"
+
+
+def test_only_what_was_surely_done_raises_a_peak() -> None:
+    fast = operator(240e6, 1e6, 2e-3)
+    assert raised(PEAKS, [fast]) == {**PEAKS, "float32": 120e9}
+    assert judged([fast], raised(PEAKS, [fast]))[0].of_roof == 1.0
+    for no_proof in (operator(240e6, 1e6, 2e-3, name="aten::mkldnn_convolution"), operator(0.0, 3e9, 0.1, name="aten::add_")):
+        assert raised(PEAKS, [no_proof]) == PEAKS
+    assert raised(PEAKS, [fast], tf32=True) == PEAKS, "a processor may have done it in bfloat16"
+    assert raised({**PEAKS, "tf32": 110e9}, [fast], tf32=True) == {**PEAKS, "tf32": 120e9}
 
 
 def test_what_cannot_be_judged_says_why() -> None:

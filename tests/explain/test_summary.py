@@ -55,6 +55,21 @@ def test_model_flops_against_the_measured_peak() -> None:
     assert without is not None and without.mfu is None and without.model_flops == 4e8
 
 
+def test_a_mixture_of_number_formats_is_held_to_the_peak_of_each() -> None:
+    """A step of 1 GFLOP in float32 and 0.9 in bfloat16, four times as fast: to the float32 peak alone it would be at 155 %."""
+    peaks = [Peak("float32", 1e11), Peak("bfloat16", 4e11), Peak("memory", 1e10)]
+    rows = [_product("float32", 1e9), _product("bfloat16 bfloat16", 0.9e9), _product("float16", 1e6)]
+    compute = compute_of(1.9e9, rows, peaks, tf32=False)
+    assert compute is not None and compute.peak_name == "float32 and bfloat16"
+    assert compute.peak == pytest.approx(1.901e9 / (1.001e9 / 1e11 + 0.9e9 / 4e11))
+    found = summarize(WINDOW, device="cpu", cores=2, compute=replace(compute, flops=1e10))
+    assert found is not None and found.mfu == 1.0, "more than a peak is never told"
+
+
+def _product(dtypes: str, flops: float) -> Operator:
+    return Operator("aten::mm", "", dtypes, 1, 1e-3, 0.1, 1e-3, 1e-3, 1e-3, 1e-3, flops=flops, nbytes=1e6)
+
+
 @pytest.mark.parametrize("times", [(), (0.0, 0.0)])
 def test_nothing_timed_is_no_summary(times: tuple[float, ...]) -> None:
     assert summarize(Window(times, (1.0,) * len(times), {}), device="cpu", cores=1) is None
@@ -102,13 +117,13 @@ def test_copies_to_the_device_are_those_of_the_trace() -> None:
     assert copies_of(Trace(iterations=steps)) is None  # a CPU job
 
 
-def test_the_peak_is_that_of_the_format_most_is_computed_in() -> None:
+def test_the_peak_is_that_of_the_formats_it_is_computed_in() -> None:
     def row(dtypes: str, flops: float | None) -> Operator:
         return Operator("aten::mm", "", dtypes, 10, 0.1, 0.5, 0.1, 0.01, 0.01, 0.01, flops=flops)
 
     peaks = (Peak("float32", 1e12), Peak("tf32", 4e12), Peak("bfloat16", 8e12), Peak("memory", 1e11))
     rows = (row("float32 float32", 3e6), row("bfloat16 bfloat16", 2e6), row("bfloat16", 2e6), row("float32", None))
-    assert compute_of(1e9, rows, peaks, tf32=False) == Compute(1e9, 8e12, "bfloat16")
+    assert compute_of(1e9, rows, peaks, tf32=False) == Compute(1e9, pytest.approx(7e6 / (3e6 / 1e12 + 4e6 / 8e12)), "bfloat16 and float32")
     assert compute_of(1e9, rows[:1], peaks, tf32=True) == Compute(1e9, 4e12, "tf32")
     assert compute_of(1e9, rows, (), tf32=False) == Compute(1e9)  # nothing was measured
     assert compute_of(None, rows, peaks, tf32=False) is None

@@ -16,7 +16,7 @@ from autotune.explain.roofline import judged
 from autotune.report.html import render
 from autotune.report.operators import TOP, peak_rows, section
 from autotune.report.result_file import write_result
-from autotune.report.roofline import roofline_svg, write_roofline_plot
+from autotune.report.roofline import below_roof, roofline_svg, write_roofline_plot
 
 PEAKS = (Peak("float32", 100e9, 120e9, "a data sheet"), Peak("memory", 20e9), Peak("dispatch", 1.5e-6))
 
@@ -54,6 +54,25 @@ def test_the_plot_has_both_runs_and_follows_the_pages_colours() -> None:
     svg = roofline_svg(judged_explanation().sides, PEAKS)
     assert svg.startswith("<svg") and "before" in svg and "after" in svg and "FLOP a byte" in svg
     assert not re.search(r"#0[0-9]0[0-9]0[0-9]\b", svg) and "var(--accent)" in svg
+
+
+def test_nothing_is_said_or_drawn_to_be_above_the_roof() -> None:
+    """An operator whose data lie in a cache, a convolution with fewer products, and a device above its maker's figure."""
+    work = {"aten::add": (1e6, 40e6), "aten::mkldnn_convolution": (4e9, 4e6)}
+    rows = [
+        replace(operator(name, self_time_s=6e-3, share=0.5, calls=6), dtypes="float32 float32", flops=flops, nbytes=nbytes, intensity=flops / nbytes)
+        for name, (flops, nbytes) in work.items()
+    ]
+    low = {"float32": 1e12, "memory": 1e10, "dispatch": 1e-6}
+    peaks = (Peak("float32", 1e12, 0.8e12, "a data sheet"), Peak("memory", 1e10))
+    before = judged(rows, low)
+    assert [row.above for row in before] == ["cache", "fewer products"]
+    found = Explanation(sides={"baseline": Side(operators=before)}, peaks=peaks)
+    text = Page(render(replace(tuned(), explanation=found), Path("autotune-runs/x"))).text
+    text = text[text.index("Operators") :]
+    assert "works from cache" in text and "fewer products than counted" in text and "(100 % reached)" in text
+    assert not [share for share in re.findall(r"(\d+) %", text) if int(share) > 100]
+    assert [below_roof(row, low) for row in before] == pytest.approx([1e10 * rows[0].intensity, 1e12])
 
 
 def test_without_peaks_there_is_a_table_and_no_plot(tmp_path: Path) -> None:

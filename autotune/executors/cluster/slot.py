@@ -130,8 +130,8 @@ class Slot:
     def survey(self) -> Answer:
         return answered(lambda: dict(self._local.survey()))
 
-    def measure_peaks(self, threads: int, device: str) -> Answer:
-        return answered(lambda: dict(self._local.measure_peaks(threads, device)))
+    def measure_peaks(self, threads: int, device: str, again: bool = False) -> Answer:
+        return answered(lambda: dict(self._local.measure_peaks(threads, device, again)))
 
     def close(self) -> None:
         """End everything and remove all files; the guard has nothing left to do."""

@@ -62,7 +62,8 @@ def first_run(bench: Bench) -> Record:
     """The unchanged job in a fresh process, as the confirmation will run it. A live session stretches epochs and so does not see how
     long the job is: one that is too short for the proof is refused here, and not after the search.
 
-    No run of a pair: its neighbour in time would be minutes away. The loss check takes it for its repeated run (:meth:`Pairs.repeat_reference`).
+    No run of a pair: its neighbour in time would be minutes away, and which DataLoader trains is not known yet, so that random streams
+    are not matched as theirs are.
 
     Raises:
         BaselineError: the job fails, or has too few iterations to be timed.

@@ -22,7 +22,7 @@ from autotune.results import Anatomy
 from autotune.stages.bench import Bench
 from autotune.stages.fresh import FreshRuns
 from autotune.stages.lanes import MOST_LOST, spread
-from autotune.stages.observe import FIRST_RUN, FIRST_SEED, explain_failure
+from autotune.stages.observe import explain_failure
 from autotune.verdict.gradients import relative_error
 from autotune.verdict.speedup import LogRatio, noise_of
 from autotune.verdict.timing import anatomy, cost_per_sample, drop_start, start_up_excess, warm_up_end
@@ -92,14 +92,7 @@ class Pairs:
         return all(self.bench.stored(self._key(side, seed)) is not None for side in self.configs for seed in range(pairs))
 
     def repeat_reference(self, seed: int) -> Record:
-        """The reference once more with the same seed, on the same machine if it is still there: is the job deterministic?
-
-        Of the unchanged job that is the run OBSERVE made, where it is long enough.
-        """
-        first, reference = self.bench.stored(FIRST_RUN), self.reference[seed]
-        if first is not None and seed == FIRST_SEED and not self.configs["reference"] and node_of(first) == node_of(reference):
-            if len(first.losses) >= min(self._fresh.steps, len(reference.losses)):
-                return first
+        """The reference once more with the same seed, on the same machine if it is still there: is the job deterministic?"""
         return self._beside(self.reference[seed], partial(self._run, side="reference", seed=seed, again=True))
 
     @property

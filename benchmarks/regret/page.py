@@ -96,7 +96,7 @@ class Scored:
         return trimmed_mean(self._ahead(config, {}))[1]
 
     def regret(self, config: Mapping[str, Any]) -> float:
-        return -math.expm1(trimmed_mean(self._ahead(config, self.fastest))[0])
+        return 0.0 - math.expm1(trimmed_mean(self._ahead(config, self.fastest))[0])
 
     def tpe_as_far_s(self, answer: Mapping[str, Any]) -> float | None:
         """Seconds after which plain TPE's best trial was within 1 % of this answer and stayed so; None: it never was, or was not scored."""

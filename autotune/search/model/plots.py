@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 PLOT_S, MOST_BLOCKS, FEWEST_BLOCKS = 5.0, 16, 4
 DEAR_LOOK_BLOCKS = 4  # of a dear value that is new: it may be hopeless
-LEAST_DEAR = 0.2  # share of plots whose dear knobs are drawn
 DOUBT_SD, DOUBT = 3.5, 0.01  # a knob is settled when its gain is beyond this
 
 
@@ -56,21 +55,11 @@ class Plots:
         return [base, *(plot[i] for i in rng.permutation(len(plot)))]
 
     def sampled(
-        self,
-        belief: Belief,
-        regret: np.ndarray,
-        on_graph: np.ndarray | None,
-        blocks: int,
-        rng: np.random.Generator,
+        self, belief: Belief, on_graph: np.ndarray | None, blocks: int, rng: np.random.Generator
     ) -> list[np.ndarray]:
-        """Thompson sampling: the dear knobs by one draw, the others by one a block.
-
-        The dear ones stay the leader's in as many plots as the others have a share in what is still open.
-        """
+        """Thompson sampling: the dear knobs by one draw, the others by one a block."""
         start, locked = self._start(belief, on_graph)
-        dear = start
-        if rng.random() < max(LEAST_DEAR, regret[list(self.dear)].sum() / max(regret.sum(), 1e-12)):
-            dear = self._drawn(belief, start, locked, 1, rng)[0]
+        dear = self._drawn(belief, start, locked, 1, rng)[0]
         plot = self._drawn(belief, dear, locked | self.dear, blocks, rng)
         default = self.evidence.columns.default
         if on_graph is None and self._alike(dear, default, self.dear) and rng.random() < 0.5:

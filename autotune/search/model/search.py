@@ -110,7 +110,7 @@ class ModelSearch:
         on_graph = self._compiling.stays(belief, regret)
         if elapsed_share > LEADER_SHARE:
             return self._plot(self._plots.around_leader(belief, on_graph, room, rng), "leader")
-        return self._plot(self._plots.sampled(belief, regret, on_graph, room, rng), "sampled")
+        return self._plot(self._plots.sampled(belief, on_graph, room, rng), "sampled")
 
     def measured(
         self, config: Config, log_cost: float, weight: float = 1.0, at_s: float | None = None

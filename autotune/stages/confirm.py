@@ -1,6 +1,6 @@
 """CONFIRM: the finalists in fresh processes, against the baseline; and the smallest change that does it.
 
-    finalists ──▶ simplify (drop one knob at a time; what gives nothing goes back) ──▶ confirm (5, 8, 12 pairs)
+    finalists ──▶ simplify (drop one knob at a time; what gives nothing goes back) ──▶ confirm (5 to 24 pairs)
 
 Adopted is only what the whole interval puts above "no gain"; a tie goes to the baseline. Only these figures are reported.
 """
@@ -75,16 +75,15 @@ def confirm(bench: Bench, config: Config, pairs: Pairs) -> Confirmation:
         except SessionFailed as failure:
             often = f"was killed {KILLS} times" if failure.kind == "killed" else "failed"
             return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, f"it {often} in a fresh process ({failure})")
-        ratios = pairs.log_speedups()
-        decision = decide(ratios, look=look, looks=LOOKS, finalists=VARIANTS, minimum_gain=MINIMUM_GAIN)
+        ratios, levels = pairs.log_speedups(), pairs.log_levels()
+        decision = decide(ratios, look=look, levels=levels, looks=LOOKS, finalists=VARIANTS, minimum_gain=MINIMUM_GAIN)
         if decision.state != "continue":
             break
         if bench.out_of_time_at(f"{pairs.label}|{key_of(config)}|{LOOKS[look]}"):
-            if not next_look_adopts(ratios, look=look, looks=LOOKS, finalists=VARIANTS, minimum_gain=MINIMUM_GAIN):
+            if not next_look_adopts(ratios, look=look, levels=levels, looks=LOOKS, finalists=VARIANTS, minimum_gain=MINIMUM_GAIN):
                 decision = replace(decision, state="reject", reason=f"{decision.reason}, and {out_of_time_text(bench)}")
                 break
-            more = LOOKS[look + 1] - LOOKS[look]
-            bench.progress.note(f"{decision.reason}; {out_of_time_text(bench)}, but {more} pairs more are likely to prove it")
+            bench.progress.note(f"{decision.reason}; {out_of_time_text(bench)}, but a few pairs more are likely to prove it")
         look += 1
     before, after = pairs.anatomies()
     confirmation = Confirmation(

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import fmean
+from statistics import fmean, median
 
 from autotune.errors import BaselineError
 from autotune.executors.base import NODE, PREPARATION_S, SessionFailed
@@ -135,6 +135,13 @@ class Pairs:
     def log_speedups(self) -> list[float]:
         """log(time a sample of the reference / of the candidate), one a pair; positive is faster."""
         return [math.log(self.cost(self.reference[s]) / self.cost(self.candidate[s])) for s in self._seeds()]
+
+    def log_levels(self) -> list[float]:
+        """How slow the machine was during each pair, log units: the mean of its two log costs, less what is usual on the machine it ran on."""
+        levels = {s: (math.log(self.cost(self.reference[s])) + math.log(self.cost(self.candidate[s]))) / 2 for s in self._seeds()}
+        nodes = {s: node_of(self.candidate[s]) for s in levels}
+        usual = {node: median(levels[s] for s in levels if nodes[s] == node) for node in nodes.values()}
+        return [level - usual[nodes[s]] for s, level in levels.items()]
 
     def gain(self, noise: float) -> LogRatio:
         """Mean log speed-up with its error; positive is faster. ``noise``: standard deviation of one block's log cost

@@ -1,10 +1,10 @@
 """From costs per sample to "faster", with its interval.
 
     search    B C C B B C C B   one process, neighbours compared         live_log_ratio  steers, is never reported
-    confirm   B│C  C│B  B│C …   a fresh process each, 5 / 8 / 12 pairs   decide          the only figure reported
+    confirm   B│C  C│B  B│C …   a fresh process each, 5 to 24 pairs      decide          the only figure reported
 
 Live intervals are too narrow (in trials, 84–87 % coverage of a nominal 95 %), because a process that is never restarted
-keeps its memory layout and its luck. Fresh processes give each pair an independent draw of that luck; the trimmed mean
+keeps its memory layout and its luck. Fresh processes give each pair an independent draw of that luck; the robust mean
 keeps pairs hit by a burst of other load from deciding (sequential.py: its interval at each look).
 
 Sources: T. Kalibera and R. Jones, "Rigorous benchmarking in reasonable time" (2013), for repeating at the level that
@@ -21,11 +21,15 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from autotune.results import Interval
-from autotune.verdict.sequential import critical_value, t_quantile, trimmed_each_end, trimmed_mean
+from autotune.verdict.sequential import EARLY, critical_value, robust_mean, t_quantile
 
 BASELINE = "B"
-LOOKS = (5, 8, 12)  # pairs of fresh processes at which a decision is tried; more than 12 buys little per minute
-ALPHA = 0.05  # of wrongly adopting anything, over all looks and finalists
+LOOKS = (5, 7, 9, 12, 16, 20, 24)  # pairs of fresh processes at which a decision is tried; beyond 9 only what is near a proof goes on
+ALPHA = 0.05  # that the interval of one candidate misses, over all looks
+FALSE_ADOPTION = 0.01  # of it: that its lower end, which adopts, lies too high
+SHARED_FALSE_ADOPTION = 0.015  # the same, of all finalists together; with bursts and the minimum gain it is a third of that
+HOPE = 2.2  # standard errors that a mean may be too low by: where even so the last look would not adopt, it is not waited for
+PROMISED_PAIRS = 4  # beyond the budget no more are taken at a time
 MINIMUM_GAIN = 0.02  # below this a change is not worth its risk, and within it two candidates are tied
 NOISE_WEIGHT = 4  # degrees of freedom the noise known from baseline blocks counts for beside a candidate's own pairs
 REPORTED_PAIRS_LIMIT = 1000  # beyond it "more pairs" is no advice
@@ -148,6 +152,7 @@ def decide(
     log_ratios: Sequence[float],
     *,
     look: int,
+    levels: Sequence[float] | None = None,
     looks: Sequence[int] = LOOKS,
     finalists: int = 1,
     minimum_gain: float = MINIMUM_GAIN,
@@ -156,12 +161,14 @@ def decide(
     """Adopt, reject, or go on to the next look.
 
         adopt      the whole interval is above 1 and the estimate is at least 1 + minimum_gain
-        reject     the whole interval is below 1 + minimum_gain, or this was the last look
+        reject     the whole interval is below 1 + minimum_gain, or this was the last look, or it would be no use to wait for
         continue   otherwise
 
-    The interval holds with 1 - alpha at whatever look it is reported. Only its lower end can adopt what is no faster, so
-    ``finalists`` of them do so with at most alpha together if each is given a two-sided 2 alpha / finalists; and never
-    more than alpha, so that each interval is one of 95 % by itself.
+    The interval holds with 1 - alpha at whatever look it is reported. Only its lower end can adopt what is no faster: it has
+    the small level of its own that a false adoption may have, which ``finalists`` share, and the upper end has the rest.
+
+    It is no use to go on where the last look would not adopt even if the mean were too low by :data:`HOPE` standard errors now.
+    Stopping early for that adopts nothing wrongly, and the interval holds all the same.
 
     The estimate of what is adopted is drawn towards 1: what passes a bar is on average too high, by the more the closer
     it passed. With T = estimate / error, a share 1 / T² of the estimate's square is error, so the share 1 - 1 / T² of the
@@ -171,33 +178,34 @@ def decide(
     Args:
         log_ratios: log(cost baseline / cost candidate), one per interleaved pair of fresh processes.
         look: which look this is, counted from 0.
+        levels: mean of the two log costs, one a pair: how slow the machine was then (sequential.py). None: not known.
         looks: pairs at each look.
-        finalists: candidates that share alpha.
+        finalists: candidates that share the risk of a false adoption.
 
     Raises:
-        ValueError: no ratios, a ratio that is not finite, or ``look`` out of range.
+        ValueError: no ratios, a ratio or level that is not finite, another number of levels, or ``look`` out of range.
     """
     if not 0 <= look < len(looks):
         raise ValueError(f"look {look} is not one of the {len(looks)} planned")
-    if not all(math.isfinite(r) for r in log_ratios):
-        raise ValueError("log ratios must be finite")
-    level = _level(alpha, finalists)
-    centre, error, freedom = trimmed_mean(log_ratios)
-    half = critical_value(len(log_ratios), look, looks, level) * error if freedom else math.inf
-    low, high = centre - half, centre + half
+    if not all(math.isfinite(r) for r in (*log_ratios, *(levels or ()))):
+        raise ValueError("log ratios and levels must be finite")
+    pairs, lower, upper = len(log_ratios), _lower_tail(alpha, finalists), _upper_tail(alpha)
+    centre, error, freedom = robust_mean(log_ratios, levels)
+    low, high = -math.inf, math.inf
+    if freedom:
+        low = centre - critical_value(pairs, look, looks, lower) * error
+        high = centre + critical_value(pairs, look, looks, upper, EARLY) * error
     wanted = math.log1p(minimum_gain)
     estimate = _drawn(centre, error, freedom) if low > 0 else centre
     interval = Interval(math.exp(estimate), _exp(low), _exp(high))
-    figures = (
-        f"{_times(interval.estimate)} ({_times(interval.low)} to {_times(interval.high)}, {len(log_ratios)} pairs)"
-    )
+    figures = f"{_times(interval.estimate)} ({_times(interval.low)} to {_times(interval.high)}, {pairs} pairs)"
     if low > 0 and estimate >= wanted:
         return SpeedDecision("adopt", interval, f"faster: {figures}")
     if high < 0:
         return SpeedDecision("reject", interval, f"slower: {figures}")
     if high < wanted:
         return SpeedDecision("reject", interval, f"no gain of {minimum_gain:.0%} or more: {figures}")
-    if look < len(looks) - 1:
+    if look < len(looks) - 1 and (not freedom or _hopeful(centre, error, pairs, looks, lower, wanted)):
         return SpeedDecision("continue", interval, f"{figures} leaves it open")
     if low > 0:
         return SpeedDecision(
@@ -205,47 +213,53 @@ def decide(
         )
     if estimate < wanted:
         return SpeedDecision("reject", interval, f"no gain of {minimum_gain:.0%} or more is shown: {figures}")
-    needed = required_blocks(log_ratios, estimate, level / len(looks))
-    return SpeedDecision("reject", interval, too_noisy_text(interval, len(log_ratios), needed), True, needed)
+    needed = required_blocks(log_ratios, estimate, 2 * lower / len(looks), levels=levels)
+    return SpeedDecision("reject", interval, too_noisy_text(interval, pairs, needed), True, needed)
 
 
 def next_look_adopts(
     log_ratios: Sequence[float],
     *,
     look: int,
+    levels: Sequence[float] | None = None,
     looks: Sequence[int] = LOOKS,
     finalists: int = 1,
     minimum_gain: float = MINIMUM_GAIN,
     alpha: float = ALPHA,
 ) -> bool:
-    """Whether the pairs of the next look, were they to lie and scatter as these do, would be adopted. Arguments as of :func:`decide`.
+    """Whether a look at most :data:`PROMISED_PAIRS` pairs away would adopt, were its pairs to lie and scatter as these do. Arguments as of
+    :func:`decide`.
 
-    Five trimmed pairs have two degrees of freedom: their interval reaches 11 errors to each side, that of eight 4. Who would stop at five may
-    be three pairs short of a proof. Going on or not may depend on what was seen: the interval holds at whatever look it is reported.
+    The interval of five pairs reaches 11 errors down, that of nine 6. Who would stop at five may be a few pairs short of a proof.
+    Going on or not may depend on what was seen: the interval holds at whatever look it is reported.
     """
-    if look + 1 >= len(looks):
-        return False
-    pairs = looks[look + 1]
-    centre, error, freedom = trimmed_mean(log_ratios)
+    centre, error, freedom = robust_mean(log_ratios, levels)
     if freedom == 0:
         return False
-    expected = error * math.sqrt(len(log_ratios) / pairs)
-    half = critical_value(pairs, look + 1, looks, _level(alpha, finalists)) * expected
-    return centre - half > 0 and _drawn(centre, expected, pairs - 2 * trimmed_each_end(pairs) - 1) >= math.log1p(minimum_gain)
+    for later in range(look + 1, len(looks)):
+        if looks[later] > len(log_ratios) + PROMISED_PAIRS:
+            break
+        expected = error * math.sqrt(len(log_ratios) / looks[later])
+        half = critical_value(looks[later], later, looks, _lower_tail(alpha, finalists)) * expected
+        if centre - half > 0 and _drawn(centre, expected, looks[later] - 1) >= math.log1p(minimum_gain):
+            return True
+    return False
 
 
-def required_blocks(log_ratios: Sequence[float], half_width: float, alpha: float = ALPHA) -> int | None:
+def required_blocks(
+    log_ratios: Sequence[float], half_width: float, alpha: float = ALPHA, *, levels: Sequence[float] | None = None
+) -> int | None:
     """Pairs for an interval of ± ``half_width`` (log units) if they scatter as ``log_ratios`` do; None if beyond 1000.
 
     Raises:
         ValueError: fewer than two ratios, or a half width that is not positive.
     """
-    _, error, freedom = trimmed_mean(log_ratios)
+    _, error, freedom = robust_mean(log_ratios, levels)
     if freedom == 0 or half_width <= 0:
         raise ValueError("two ratios and a positive half width are needed")
     spread = error * math.sqrt(len(log_ratios))
     for n in range(2, REPORTED_PAIRS_LIMIT + 1):
-        if t_quantile(1 - alpha / 2, max(n - 2 * trimmed_each_end(n) - 1, 1)) * spread / math.sqrt(n) <= half_width:
+        if t_quantile(1 - alpha / 2, n - 1) * spread / math.sqrt(n) <= half_width:
             return n
     return None
 
@@ -276,14 +290,24 @@ def choose(speedups: Sequence[float], changes: Sequence[int], *, tie: float = MI
     return min(tied, key=lambda i: (changes[i], -speedups[i]))
 
 
-def _level(alpha: float, finalists: int) -> float:
-    """Two-sided, of the interval of one of ``finalists`` that share ``alpha`` (see :func:`decide`)."""
-    return min(alpha, 2 * alpha / max(finalists, 1))
+def _lower_tail(alpha: float, finalists: int) -> float:
+    """Level of the end that adopts, of one of ``finalists``; ``alpha`` scales all levels."""
+    return alpha / ALPHA * min(FALSE_ADOPTION, SHARED_FALSE_ADOPTION / max(finalists, 1))
+
+
+def _upper_tail(alpha: float) -> float:
+    return alpha * (1 - FALSE_ADOPTION / ALPHA)
+
+
+def _hopeful(centre: float, error: float, pairs: int, looks: Sequence[int], lower: float, wanted: float) -> bool:
+    """Whether the last look could still adopt (see :func:`decide`)."""
+    expected = error * math.sqrt(pairs / looks[-1])
+    return centre + HOPE * error >= max(critical_value(looks[-1], len(looks) - 1, looks, lower) * expected, wanted)
 
 
 def _drawn(centre: float, error: float, freedom: int) -> float:
     """``centre`` drawn towards 0 by its own ``error`` (see :func:`decide`)."""
-    return centre * (1 - freedom / max(freedom - 2, 1) * (error / centre) ** 2)
+    return centre * (1 - freedom / max(freedom - 2, 1) * (error / centre) ** 2) if freedom else centre
 
 
 def _log(cost: float) -> float:

@@ -89,7 +89,7 @@ def test_noise_that_hides_the_gain_is_said_and_what_to_do(tmp_path: Path) -> Non
             kept.append(result)
     assert kept
     for result in kept:
-        assert result.confirmation.blocks == 12
+        assert result.confirmation.blocks in LOOKS
         assert "Stop other work on this machine, or give more time (budget.minutes)" in result.reason
 
 
@@ -108,7 +108,7 @@ def test_when_the_time_is_up_the_first_look_is_the_last_and_the_reason_says_so(t
     assert "5 pairs" in result.reason and "the budget of 7 minutes is used up (budget.minutes gives more)" in result.reason
 
 
-def test_when_the_time_is_up_three_pairs_more_are_taken_where_they_are_likely_to_prove_it(tmp_path: Path) -> None:
+def test_when_the_time_is_up_a_few_pairs_more_are_taken_where_they_are_likely_to_prove_it(tmp_path: Path) -> None:
     """Five pairs prove next to nothing on a noisy machine."""
     losses = table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.7}}, block_noise=0.12)
     spec = job(tmp_path, "{amp_dtype: [bfloat16]}")
@@ -118,7 +118,8 @@ def test_when_the_time_is_up_three_pairs_more_are_taken_where_they_are_likely_to
         result = run(tmp_path / str(seed), machine, spec, time_is_up_in("confirm1", machine))
         assert result.confirmation is not None
         seen.append((result.confirmation.blocks, result.verdict))
-    assert (8, "tuned") in seen and {blocks for blocks, _ in seen} <= {5, 8}, seen
+    assert (7, "tuned") in seen or (9, "tuned") in seen, seen
+    assert {blocks for blocks, _ in seen} <= {5, 7, 9}, seen
 
 
 @pytest.mark.parametrize(("minutes", "foretold"), [(0.1, True), (60, False)])

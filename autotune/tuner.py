@@ -11,7 +11,6 @@ Everything measured is in the journal before it is used, so the same call again 
 
 from __future__ import annotations
 
-import math
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +23,8 @@ from autotune.explain.records import Explanation
 from autotune.job.configs import in_words, key_of, normalise, without
 from autotune.results import Confirmation, Interval, KnobGain, LossVerdict, Observation, Rejected, Result, Trial
 from autotune.secrets import mask_command
-from autotune.stages.bench import Bench
-from autotune.stages.budget import SEARCH_SHARE
+from autotune.stages.bench import OVER, Bench
+from autotune.stages.budget import needed_s
 from autotune.stages.build_up import credit
 from autotune.stages.confirm import VARIANTS, confirm, out_of_time_text, simplify
 from autotune.stages.converge import converge
@@ -94,11 +93,11 @@ def tune(bench: Bench) -> Result:
 
 def _foretell(bench: Bench, observation: Observation) -> None:
     """A budget too small for one proof is passed by it: said before, not after."""
-    needed_s, share = first_look_s(bench, observation), 1 - SEARCH_SHARE
-    if bench.executor.lanes() is None and needed_s > share * bench.spec.budget.minutes * 60:
+    needed, budget_s = needed_s(bench, observation), bench.spec.budget.minutes * 60
+    if bench.executor.lanes() is None and needed > OVER * budget_s:
         bench.progress.note(
-            f"to prove one finalist faster takes at least {duration_words(needed_s)} of this job, which budget.minutes ({bench.spec.budget.minutes:g}) "
-            f"has no room for: if something is found, the run goes on beyond it (budget.minutes: {math.ceil(needed_s / share / 60)} would do)"
+            f"confirming one finalist needs about {duration_words(first_look_s(bench, observation))} of this job: a run that finds one will take "
+            f"about {duration_words(needed)}, more than budget.minutes ({bench.spec.budget.minutes:g}) allows"
         )
 
 
@@ -150,7 +149,7 @@ def prove(bench: Bench, observation: Observation, searched: Searched) -> Proof:
             continue
         seen.add(key_of(config))
         pairs = Pairs(bench, config, {}, label=f"confirm{len(seen)}")
-        last, loss = confirm(bench, config, pairs), NOT_NEEDED
+        last, loss = confirm(bench, observation, config, pairs), NOT_NEEDED
         if not last.adopted:
             rejected.append(Rejected(config, f"not proven faster: {last.reason}"))
             continue

@@ -23,6 +23,7 @@ from autotune_spaces.codec import decode, encode
 from autotune_trials.paths import publish
 from autotune_trials.protocol import Record
 
+OVER = 1.1  # of the budget's minutes: what would end later is not begun, or is foretold before the search
 KILLS = 3  # times in a row that somebody may kill the job in the same piece of work, before that is taken for the work's own doing
 ON_ITS_WAY_S = 0.5  # after a job was ended by somebody: for the signal that says so to the tuner
 TERM_WITHIN_S = 10  # after SIGTERM: for the current measurement; schedulers kill after 30 s, and putting things back takes its time, too
@@ -106,15 +107,16 @@ class Bench:
     nsight: tuple[Tool, ...] = ()  # external profilers asked for, in the explain stage
     nvtx_modules: int = 0  # in profiled windows: ranges for modules down to this depth
 
-    def out_of_time(self) -> bool:
-        """The budget's minutes are used up: nothing optional is begun any more."""
-        return self.journal.elapsed_s >= self.spec.budget.minutes * 60
+    def out_of_time(self, ahead_s: float = 0.0) -> bool:
+        """The budget's minutes are used up, or would be passed by more than a tenth by what takes ``ahead_s``: nothing optional is begun any more."""
+        budget_s = self.spec.budget.minutes * 60
+        return self.journal.elapsed_s >= budget_s or (ahead_s > 0 and self.journal.elapsed_s + ahead_s > OVER * budget_s)
 
-    def out_of_time_at(self, place: str) -> bool:
+    def out_of_time_at(self, place: str, ahead_s: float = 0.0) -> bool:
         """The same, decided once a place: a resumed run, whose clock stands elsewhere, must take the same way."""
         known = self.journal.find("out-of-time", place)
         if known is None:
-            known = self.out_of_time()
+            known = self.out_of_time(ahead_s)
             self.journal.append("out-of-time", place, known)
         return bool(known)
 

@@ -8,18 +8,28 @@ from __future__ import annotations
 
 from autotune.results import Observation
 from autotune.stages.bench import Bench
-from autotune.stages.fresh import pair_s
+from autotune.stages.fresh import first_look_s, pair_s
 
 SEARCH_SHARE = 0.55  # of the budget at most: beyond it a live search learns little that fresh processes do not tell better
 PAIRS_KEPT = 8  # of fresh processes, for the proof of one finalist
-EXPLAIN_SHARE = 0.12  # of the budget
+EXPLAIN_STARTS, EXPLAIN_S = 4, 30.0  # starts of the job and seconds beside them that explaining a winner takes
 FEWEST_SHARE = 0.15  # of the budget is searched however long a proof takes: an answer without a search is none
 
 
 def proof_begins_s(bench: Bench, observation: Observation) -> float:
     """Seconds into the run at which the proof of a finalist has to begin."""
     budget_s = bench.spec.budget.minutes * 60
-    return (1 - EXPLAIN_SHARE) * budget_s - PAIRS_KEPT * pair_s(bench, observation)
+    return budget_s - explain_s(observation) - PAIRS_KEPT * pair_s(bench, observation)
+
+
+def explain_s(observation: Observation) -> float:
+    """About how long the explanation of a winner takes, in seconds: profiled runs of both sides, and the build-up of the gain."""
+    return EXPLAIN_STARTS * observation.startup_s + EXPLAIN_S
+
+
+def needed_s(bench: Bench, observation: Observation) -> float:
+    """About how long a run takes, in seconds, that finds something and proves it at the first look."""
+    return search_ends_s(bench, observation) + first_look_s(bench, observation) + explain_s(observation)
 
 
 def search_ends_s(bench: Bench, observation: Observation) -> float:

@@ -15,10 +15,12 @@ from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of, process_part, without
 from autotune.results import Confirmation, Interval, KnobGain, Observation, Trial
 from autotune.stages.bench import KILLS, Bench
+from autotune.stages.budget import explain_s
+from autotune.stages.fresh import pair_s
 from autotune.stages.kept_session import BlockFailed
 from autotune.stages.live import LiveComparison
 from autotune.stages.pairs import PROCESS_PAIRS, Pairs
-from autotune.verdict.speedup import LOOKS, MINIMUM_GAIN, LogRatio, decide, next_look_adopts
+from autotune.verdict.speedup import LOOKS, MINIMUM_GAIN, LogRatio, decide
 from autotune_spaces.base import Config, Scope, Value
 from autotune_spaces.codec import decode, encode
 
@@ -59,10 +61,10 @@ def simplify(
     return kept, tuple(gains)
 
 
-def confirm(bench: Bench, config: Config, pairs: Pairs) -> Confirmation:
+def confirm(bench: Bench, observation: Observation, config: Config, pairs: Pairs) -> Confirmation:
     """Fresh processes until the interval decides, or the looks or the budget's minutes are used up.
 
-    The first look is always taken; beyond the budget, others as long as what was measured says that the next one adopts.
+    The first look is always taken; others as long as they and the explanation end within the budget and a tenth.
 
     Raises:
         BaselineError: the unchanged job fails, or cannot be timed.
@@ -79,11 +81,10 @@ def confirm(bench: Bench, config: Config, pairs: Pairs) -> Confirmation:
         decision = decide(ratios, look=look, levels=levels, looks=LOOKS, finalists=VARIANTS, minimum_gain=MINIMUM_GAIN)
         if decision.state != "continue":
             break
-        if bench.out_of_time_at(f"{pairs.label}|{key_of(config)}|{LOOKS[look]}"):
-            if not next_look_adopts(ratios, look=look, levels=levels, looks=LOOKS, finalists=VARIANTS, minimum_gain=MINIMUM_GAIN):
-                decision = replace(decision, state="reject", reason=f"{decision.reason}, and {out_of_time_text(bench)}")
-                break
-            bench.progress.note(f"{decision.reason}; {out_of_time_text(bench)}, but a few pairs more are likely to prove it")
+        ahead_s = (LOOKS[look + 1] - LOOKS[look]) * pair_s(bench, observation) + explain_s(observation)
+        if bench.out_of_time_at(f"{pairs.label}|{key_of(config)}|{LOOKS[look]}", ahead_s):
+            decision = replace(decision, state="reject", reason=f"{decision.reason}, and {out_of_time_text(bench)}")
+            break
         look += 1
     before, after = pairs.anatomies()
     confirmation = Confirmation(

@@ -8,7 +8,16 @@ import math
 import numpy as np
 import pytest
 
-from autotune.verdict.sequential import BOUNDS, EARLY, LATE, boundary, critical_value, robust_mean, simulated_boundary, t_quantile
+from autotune.verdict.sequential import (
+    BOUNDS,
+    EARLY,
+    LATE,
+    boundary,
+    critical_value,
+    robust_mean,
+    simulated_boundary,
+    t_quantile,
+)
 from autotune.verdict.speedup import LOOKS, choose, decide, live_log_ratio, next_look_adopts, noise_of, required_blocks
 
 ABBA = "BCCBBCCB"

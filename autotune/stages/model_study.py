@@ -34,6 +34,7 @@ MOST_BLOCKS = 5000  # of a search: on a machine too noisy to converge, where not
 # What a knob's expected gain (log) must exceed to be kept, by what it may change.
 PRICES = {Numerics.EXACT: 0.005, Numerics.ROUNDING: 0.01, Numerics.STATISTICAL: 0.03}
 COMPILE_S: dict[Value, float] = {"default": 20.0, "reduce-overhead": 25.0, "max-autotune": 60.0}  # until one was seen
+MOST_ALIKE = 4  # blocks of one configuration in a plot
 SWITCH_S = 1.5  # a dear knob, until one was seen
 AGES_S = 1e7
 
@@ -168,6 +169,8 @@ class ModelStudy:
                 switch_s={"loader": sum(switches) / len(switches) if switches else SWITCH_S} if self._has_dear() else {},
             )
             self.stopped = self.model.stopped
+            if plot is not None and len({key_of(config) for config in plot.blocks}) == 1:  # no cheap knob is left to alternate
+                plot = replace(plot, blocks=plot.blocks[:MOST_ALIKE])
             if plot is not None:
                 leader = self.model.leader()
                 self.bench.progress.measuring(f"{len(self._rows)} blocks, {plot.purpose}; fastest so far", leader)

@@ -3,7 +3,7 @@
 An ordinary script with ordinary habits: a Dataset that augments each image in Python, a DataLoader left at its defaults, float32
 throughout. It knows nothing of autotune.
 
-    python train.py --epochs 15
+    python train.py --epochs 400
 """
 
 import argparse
@@ -47,7 +47,7 @@ def build_model():
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--epochs", type=int, default=400)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -57,7 +57,7 @@ def main():
     train = Digits(digits.images[:1500], digits.target[:1500], augment=True)
     test = Digits(digits.images[1500:], digits.target[1500:], augment=False)
     train_loader = DataLoader(train, batch_size=args.batch_size, shuffle=True)
-    test_loader = DataLoader(test, batch_size=256)
+    test_loader = DataLoader(test, batch_size=args.batch_size)
 
     model = build_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -20,9 +20,10 @@ from autotune_spaces.base import Config
 if TYPE_CHECKING:
     import numpy as np
 
-STRONG = 0.05  # log cost; a smaller effect is no reason to doubt what was measured beside it
-DISCOUNT = 0.15  # of the strong effects between a block and the leader: effects are not quite additive
-LOADER_DISCOUNT = 0.7  # of a loader knob's where the loader binds: compute behind another loader shows little
+# Effects are not quite additive: a block is discounted by this share of the strong effects between it and the
+# leader. (share, log cost from which an effect is strong)
+DISCOUNT = (0.15, 0.05)
+LOADER_DISCOUNT = (0.4, 0.1)  # a loader knob's where the loader binds: compute behind another loader shows little
 FIRST_REFIT = 12  # blocks before the noise is fitted; again at sqrt(2) times as many
 CENTRES = 4  # fits until the leader is the one the discount is centred on
 
@@ -77,9 +78,9 @@ class Evidence:
         for k, knob in enumerate(columns.knobs):
             self.excluded[k, len(knob.values) :] = True
         self.failures = Failures(columns.default)
-        self._rate = np.array(
+        self._share, self._strong = np.array(
             [LOADER_DISCOUNT if k.loader and bottleneck == "loader" else DISCOUNT for k in columns.knobs]
-        )
+        ).T
         self._noise = (0, regression.Noise(first_noise, 0.0))
         self._belief: Belief | None = None
 
@@ -215,7 +216,7 @@ class Evidence:
         every = np.arange(len(centre))
         apart = np.abs(mean - mean[every, centre][:, None])
         sd = np.sqrt(variance + variance[every, centre][:, None])
-        strong = np.where((apart > STRONG) & (apart > 2 * sd), apart, 0.0) * self._rate[:, None]
+        strong = np.where((apart > self._strong[:, None]) & (apart > 2 * sd), apart, 0.0) * self._share[:, None]
         return strong[every[None, :], indices].sum(axis=1) ** 2
 
     def _fitted_noise(self, blocks: regression.Blocks, indices: np.ndarray) -> regression.Noise:

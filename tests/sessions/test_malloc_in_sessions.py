@@ -77,7 +77,7 @@ def test_a_running_job_is_switched_there_and_back(executor: LocalExecutor, tmp_p
     session.close()
     assert [(r.error, dict(r.no_effect)) for r in reports] == [("", {})] * len(configs)
     own, retained, back, again, end = (faults(r.window) for r in reports)
-    assert own > 4000 and max(retained, again) < 100, (own, retained, back, again, end)
+    assert own > 4000 and max(retained, again) < own / 4, (own, retained, back, again, end)
     assert back == pytest.approx(own, rel=0.05) and end == pytest.approx(own, rel=0.05)
     switched = (tmp_path / "losses").read_text().split()
     executor.run_fixed(FixedRun({}, seed=0, steps=len(switched)))
@@ -90,4 +90,4 @@ def test_a_fresh_run_has_it_by_variables_from_the_start(executor: LocalExecutor)
     plain, retained = (executor.run_fixed(FixedRun(config, seed=0, steps=60)) for config in ({}, RETAIN))
     assert dict(retained.no_effect) == {}
     assert retained.losses == plain.losses
-    assert faults(retained.window) < 100 and plain.window.minor_faults > 0 and plain.window.user_s > 0
+    assert faults(retained.window) < 500 and plain.window.minor_faults > 0 and plain.window.user_s > 0

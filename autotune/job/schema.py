@@ -242,7 +242,7 @@ class Budget(_Model):
     minutes: float = Field(
         20.0, gt=0, le=10_080,
         description="Wall time of the run, in minutes: nothing new is begun after it. "
-        "A proof that has begun takes its first five pairs, and goes on to eight and to twelve as long as the pairs so far say that these will "
+        "A proof that has begun takes its first five pairs, and goes on as long as the pairs so far say that a few more will "
         "prove it; what is proven faster takes its loss check and traces.",
     )  # fmt: skip
     trials: int = Field(60, ge=1, le=100_000, description="Configurations tried in the search.")

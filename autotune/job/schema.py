@@ -242,9 +242,8 @@ class Budget(_Model):
 
     minutes: float = Field(
         20.0, gt=0, le=10_080,
-        description="Wall time of the run, in minutes: nothing new is begun after it. "
-        "A proof that has begun takes its first five pairs, and goes on to eight and to twelve as long as the pairs so far say that these will "
-        "prove it; what is proven faster takes its loss check and traces.",
+        description="Wall time of the run, in minutes. Nothing is begun that would end more than a tenth later, except that a proof "
+        "takes its first five pairs, its loss check and its traces; a run that will need more says so before it searches.",
     )  # fmt: skip
     trials: int | None = Field(
         None, ge=1, le=100_000, description="Most configurations tried in the search; default: as many as there is time and reason for."

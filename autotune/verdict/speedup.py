@@ -26,10 +26,10 @@ from autotune.verdict.sequential import EARLY, critical_value, robust_mean, t_qu
 BASELINE = "B"
 LOOKS = (5, 7, 9, 12, 16, 20, 24)  # pairs of fresh processes at which a decision is tried; beyond 9 only what is near a proof goes on
 ALPHA = 0.05  # that the interval of one candidate misses, over all looks
-FALSE_ADOPTION = 0.01  # of it: that its lower end, which adopts, lies too high
-SHARED_FALSE_ADOPTION = 0.015  # the same, of all finalists together; with bursts and the minimum gain it is a third of that
-HOPE = 2.2  # standard errors that a mean may be too low by: where even so the last look would not adopt, it is not waited for
-PROMISED_PAIRS = 4  # beyond the budget no more are taken at a time
+FALSE_ADOPTION = 0.01  # that the lower end of any finalist's, which adopts, lies too high; shared by the finalists
+MOST_FALSE_ADOPTION = 0.0075  # ... of which one has no more than this
+HOPE = 2.4  # standard errors that a mean may be too low by: where even so the last look would not adopt, it is not waited for
+PROMISED_PAIRS = 7  # beyond the budget no more are taken at a time
 MINIMUM_GAIN = 0.02  # below this a change is not worth its risk, and within it two candidates are tied
 NOISE_WEIGHT = 4  # degrees of freedom the noise known from baseline blocks counts for beside a candidate's own pairs
 REPORTED_PAIRS_LIMIT = 1000  # beyond it "more pairs" is no advice
@@ -230,7 +230,7 @@ def next_look_adopts(
     """Whether a look at most :data:`PROMISED_PAIRS` pairs away would adopt, were its pairs to lie and scatter as these do. Arguments as of
     :func:`decide`.
 
-    The interval of five pairs reaches 11 errors down, that of nine 6. Who would stop at five may be a few pairs short of a proof.
+    The interval of five pairs reaches 10 errors down, that of twelve 5. Who would stop at five may be a few pairs short of a proof.
     Going on or not may depend on what was seen: the interval holds at whatever look it is reported.
     """
     centre, error, freedom = robust_mean(log_ratios, levels)
@@ -292,7 +292,7 @@ def choose(speedups: Sequence[float], changes: Sequence[int], *, tie: float = MI
 
 def _lower_tail(alpha: float, finalists: int) -> float:
     """Level of the end that adopts, of one of ``finalists``; ``alpha`` scales all levels."""
-    return alpha / ALPHA * min(FALSE_ADOPTION, SHARED_FALSE_ADOPTION / max(finalists, 1))
+    return alpha / ALPHA * min(MOST_FALSE_ADOPTION, FALSE_ADOPTION / max(finalists, 1))
 
 
 def _upper_tail(alpha: float) -> float:

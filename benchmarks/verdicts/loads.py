@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces")]
 
 from autotune.stages.fresh import REMEASURED  # noqa: E402
-from autotune.verdict.sequential import trimmed_t_interval  # noqa: E402
+from autotune.verdict.sequential import robust_mean, t_quantile  # noqa: E402
 from autotune.verdict.speedup import LOOKS, MINIMUM_GAIN, SpeedDecision, choose, decide, live_log_ratio  # noqa: E402
 from autotune.verdict.timing import cost_per_sample, disturbed, drop_start, warm_up_end  # noqa: E402
 from autotune_trials.measure.machine_load import between, snapshot  # noqa: E402
@@ -197,14 +197,16 @@ class Core:
     def confirm(self, baseline: int, candidate: int, finalists: int = 1) -> Confirmed:
         """Pairs of fresh processes, looked at as the confirm stage does."""
         ratios: list[float] = []
+        levels: list[float] = []
         calm: tuple[list[Window], list[Window]] = ([], [])
         again = 0
         for look, pairs in enumerate(LOOKS):
             for i in range(len(ratios), pairs):
-                ratio, repeated = self._pair(baseline, candidate, i, calm)
+                ratio, level, repeated = self._pair(baseline, candidate, i, calm)
                 ratios.append(ratio)
+                levels.append(level)
                 again += repeated
-            decision = decide(ratios, look=look, finalists=finalists, minimum_gain=MINIMUM_GAIN)
+            decision = decide(ratios, look=look, levels=levels, finalists=finalists, minimum_gain=MINIMUM_GAIN)
             if decision.state != "continue":
                 break
         return Confirmed(decision, len(ratios), 2 * len(ratios) + again, again)
@@ -221,7 +223,7 @@ class Core:
             return None, None
         return adopted[choose([c.decision.interval.estimate for _, c in adopted], [1] * len(adopted))]
 
-    def _pair(self, baseline: int, candidate: int, i: int, calm: tuple[list[Window], list[Window]]) -> tuple[float, int]:
+    def _pair(self, baseline: int, candidate: int, i: int, calm: tuple[list[Window], list[Window]]) -> tuple[float, float, int]:
         sides, costs, again = [(0, baseline), (1, candidate)], [0.0, 0.0], 0
         for side, steps in sides if i % 2 == 0 else reversed(sides):
             window = self.run(steps, i)
@@ -231,7 +233,7 @@ class Core:
                 window, again = self.run(steps, i), again + 1
             calm[side].append(window)
             costs[side] = cost_per_sample(drop_start(window, warm_up_end(window.times_s)))
-        return math.log(costs[0] / costs[1]), again
+        return math.log(costs[0] / costs[1]), math.log(costs[0] * costs[1]) / 2, again
 
     def _told(self, window: Window) -> Window:
         return replace(window, foreign_load=0.0, cpu_pressure=0.0) if self.kind == "bursty, unseen" else window
@@ -354,7 +356,9 @@ def truth_rows(seed: int, pairs: int) -> list[str]:
     tasks = [Task("truth", planted, seed, pairs) for planted in PLANTED]
     rows = []
     for task, ratios in side_by_side(tasks, "quiet", seed):
-        middle, low, high = (math.exp(x) for x in trimmed_t_interval(ratios, 0.05))
+        centre, error, freedom = robust_mean(ratios)
+        half = t_quantile(0.975, freedom) * error
+        middle, low, high = (math.exp(x) for x in (centre, centre - half, centre + half))
         counted = Fraction(*PLANTED[task.planted])
         rows.append(f"| {task.planted} | {counted} = {float(counted):.4f} | {middle:.4f} ({low:.4f} to {high:.4f}) | {len(ratios)} |")
     return sorted(rows)

@@ -38,7 +38,7 @@ from autotune_trials.protocol import Window  # noqa: E402
 
 MACHINES = ("quiet", "drifting", "bursty, seen", "bursty, unseen", "very noisy")
 RATIOS = (1.00, 1.03, 1.15, 0.90)  # planted speed-ups
-SCORED_SEED, DRY_SEED = 60_606, 7  # run once, after the rule was frozen; earlier rules were scored on 20 260, 30 303 and 41 404
+SCORED_SEED, DRY_SEED = 70_707, 7  # run once, after the rule was frozen; earlier rules were scored on 20 260, 30 303, 41 404 and 60 606
 
 ITERATION_S, BATCH = 0.05, 32
 FRESH_S, LIVE_ITERATIONS, WARM_UP, START_UP_S = 4.5, 14, 20, 5.0

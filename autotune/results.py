@@ -81,9 +81,9 @@ class Trial:
     state: str  # "complete", "pruned", "infeasible", "failed"
     log_ratio: float | None = None  # log(time per sample, candidate / baseline): negative is faster
     standard_error: float | None = None
-    pairs: int = 0
+    pairs: int = 0  # of blocks or fresh processes, candidate beside baseline; of the model's trials: its own blocks
     reason: str = ""  # of a pruned, infeasible or failed trial
-    origin: str = ""  # "seed", "sampler", "combined", "drop-one", "process"
+    origin: str = ""  # of the model: "first look", "sampled", "compile", "leader"; of a sampler: "seed", "sampler", "combined"; "process"
     no_effect: Mapping[str, str] = field(default_factory=dict)
     anatomy: Anatomy | None = None
     wall_s: float = 0.0

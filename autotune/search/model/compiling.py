@@ -50,9 +50,11 @@ class Compiling:
                 continue
             if self._start_up_s.get(v, 0.0) > DEAREST * seconds_left:
                 continue
-            index = belief.leader.copy()
+            # The first time on what was measured well without it, so that what fails is known by name.
+            index = belief.leader.copy() if evidence.tried[c, v] else evidence.fastest_measured(belief).copy()
             index[c] = v
-            if (evidence.mended(index, belief.posterior.mean) != index).any() or evidence.graph_of(index) in evidence.bought():
+            mended = evidence.mended(index, belief.posterior.mean)
+            if (mended != index).any() or evidence.graph_of(index) in evidence.bought():
                 continue
             promise = self._promise(belief, index, v)
             if promise > best_promise:

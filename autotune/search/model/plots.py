@@ -35,7 +35,7 @@ class Plots:
         Each on top of a configuration that was measured well before, so that what fails is known by name.
         """
         columns = self.evidence.columns
-        base = self._fastest_measured(belief)
+        base = self.evidence.fastest_measured(belief)
         k, v = waiting[0]
         placed = self.looks.placed(belief, base, k, v)
         if placed is None:
@@ -107,16 +107,6 @@ class Plots:
 
     def _mended(self, belief: Belief, index: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         return self.evidence.mended(index, belief.posterior.mean, rng)
-
-    def _fastest_measured(self, belief: Belief) -> np.ndarray:
-        """Of the configurations that were measured without compile, and may be again."""
-        import numpy as np
-
-        evidence, default = self.evidence, self.evidence.columns.default
-        every = np.arange(len(default))
-        known = np.array([default, *(i for i in evidence.indices if evidence.graph_of(i) is None)])
-        known = known[evidence.allowed[every, known].all(axis=1)]
-        return known[int(belief.gains(known, default)[0].argmax())]
 
     def _doubtful(self, belief: Belief, k: int) -> bool:
         default = int(self.evidence.columns.default[k])

@@ -30,7 +30,7 @@ from autotune.search.model import ModelSearch, Plot  # noqa: E402
 from autotune.verdict.speedup import LOOKS, decide  # noqa: E402
 from autotune_spaces.base import Config  # noqa: E402
 
-SCORED_SEED, DRY_SEED = 77_014, 5
+SCORED_SEED, DRY_SEED = 91_177, 6
 RUNS = 60
 BLOCK_S, BLOCK_ITERATIONS = 0.25, 8
 SHARE, PAIRS_KEPT = 0.55, 8
@@ -196,6 +196,28 @@ HEAD = (
 )
 
 
+PAGE = """# The search model on planted spaces
+
+Made by `python benchmarks/regret/simulate.py`. Spaces and noise are described at the top of `planted.py`; the search
+is `autotune/search/model/`, asked as a live session asks it, on a simulated clock: a block is 0.25 s or 8 iterations,
+three iterations settle after each switch, workers take 2 s and one block, compiling takes 10 s. A search has the
+smaller of {share:.0%} of the budget and what {pairs} pairs of fresh processes leave. What it answers is then confirmed by the
+rule of `autotune/verdict/` at 5, 8 and 12 pairs, as far as the budget reaches. Regret is 1 - speed of what is adopted
+/ speed of the best; *not confirmed* is that of the answer itself.
+
+{runs} runs a cell, on seeds that nothing was developed on. Figures: mean regret ± its standard error (share of runs
+within 3 % of the best). *Before* are figures of an earlier simulation whose planted spaces were drawn alike but not by
+the same program: of the procedure that the model replaces (one factor at a time, then TPE), of plain TPE with a fresh
+process a trial, and of a prototype of this search.
+
+{table}
+
+Slowest `next_plot`: {slowest:.0f} ms, on a shared machine with one thread of linear algebra.
+"""
+
+NOTES = """"""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--runs", type=int, default=RUNS, help="a cell")
@@ -225,8 +247,9 @@ def main() -> None:
     slowest = max(r.slowest_ms for r in kept.values())
     print(f"slowest next_plot: {slowest:.0f} ms")
     if not args.dry and not args.cells:
-        text = Path(__file__).with_name("simulated.head.md").read_text(encoding="utf-8")
-        Path(__file__).with_name("simulated.md").write_text(text.replace("TABLE", "\n".join([HEAD, *rows])), encoding="utf-8")
+        table = "\n".join([HEAD, *rows])
+        page = PAGE.format(runs=args.runs, table=table, slowest=slowest, share=SHARE, pairs=PAIRS_KEPT)
+        Path(__file__).with_name("simulated.md").write_text(page + NOTES, encoding="utf-8")
 
 
 def _kept(path: Path | None) -> dict[tuple[int, int, int], Run]:

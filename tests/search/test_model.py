@@ -147,6 +147,17 @@ def test_the_value_that_fails_is_blamed_by_name() -> None:
     assert s.answer().config["amp_dtype"] == "bfloat16", "what stood beside it is not blamed"
 
 
+def test_a_compiler_that_fails_is_asked_once() -> None:
+    s, deaths = search(compile_start_up_s={"default": 10.0}), []
+
+    def fails(config: dict) -> bool:
+        deaths.extend([config] * ("compile_mode" in config))
+        return "compile_mode" in config
+
+    run(s, additive(PLANTED), fails=fails)
+    assert len(deaths) == 1 and s.answer().config["amp_dtype"] == "bfloat16"
+
+
 def test_two_values_that_fail_together_are_kept_apart() -> None:
     s, deaths = search(), []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.search.model.evidence import Belief, Evidence
@@ -17,10 +18,11 @@ class Judge:
 
     Args:
         live_error: standard deviation by which a live session is off, beside what its blocks say.
+        minimum_gain: log gain that an answer is expected to have, or nothing is changed.
     """
 
-    def __init__(self, evidence: Evidence, live_error: float) -> None:
-        self.evidence, self.live_error = evidence, live_error
+    def __init__(self, evidence: Evidence, live_error: float, minimum_gain: float) -> None:
+        self.evidence, self.live_error, self.minimum_gain = evidence, live_error, minimum_gain
 
     def price(self, belief: Belief, k: int, v: int) -> float:
         """Of a value that is not the job's own; the compiled knob's start-up included."""
@@ -36,10 +38,18 @@ class Judge:
 
     def answer(self, belief: Belief) -> tuple[np.ndarray, list[KnobVerdict]]:
         """Index vector of what is kept; every knob of the leader with its verdict, dropped ones first."""
+        index, verdicts = self.worth_their_price(belief)
+        if sum(verdict.expected for verdict in verdicts if verdict.kept) < self.minimum_gain:
+            return self.evidence.columns.default, [replace(verdict, kept=False) for verdict in verdicts]
+        return index, verdicts
+
+    def worth_their_price(self, belief: Belief) -> tuple[np.ndarray, list[KnobVerdict]]:
+        """The same, however little it is in all: where a search goes on from."""
         columns, index = self.evidence.columns, belief.leader.copy()
         dropped: list[KnobVerdict] = []
         while True:
-            verdicts = {k: self._verdict(belief, index, k) for k in range(len(index)) if index[k] != columns.default[k]}
+            changed = [k for k in range(len(index)) if index[k] != columns.default[k]]
+            verdicts = {k: self._verdict(belief, index, k) for k in changed}
             worst = min(verdicts, key=lambda k: verdicts[k].expected - verdicts[k].price, default=None)
             if worst is None or verdicts[worst].kept:
                 return index, dropped + list(verdicts.values())

@@ -50,28 +50,32 @@ class Compiling:
                 continue
             if self._start_up_s.get(v, 0.0) > DEAREST * seconds_left:
                 continue
-            index = belief.leader.copy()
+            # The first time on what was measured well without it, so that what fails is known by name.
+            index = belief.leader.copy() if evidence.tried[c, v] else evidence.fastest_measured(belief).copy()
             index[c] = v
-            if (evidence.mended(index, belief.posterior.mean) != index).any() or evidence.graph_of(index) in evidence.bought():
+            mended = evidence.mended(index, belief.posterior.mean)
+            if (mended != index).any() or evidence.graph_of(index) in evidence.bought():
                 continue
             promise = self._promise(belief, index, v)
             if promise > best_promise:
                 best, best_promise = index, promise
         return best
 
-    def stays(self, belief: Belief, regret: np.ndarray) -> np.ndarray | None:
-        """The configuration whose graph the next plot keeps; None: the next plot runs without compile."""
+    def stays(self, belief: Belief) -> np.ndarray | None:
+        """The configuration whose graph the next plot keeps; None: the next plot runs without compile.
+
+        It goes on until there are enough blocks. Everything else is measured as well without compile, and the
+        knobs of the graph only there.
+        """
         evidence, c = self.evidence, self.evidence.compiled
         if c is None or not len(evidence):
             return None
-        now = evidence.graph_of(evidence.indices[-1])
+        graphs = [evidence.graph_of(index) for index in evidence.indices]
+        now = graphs[-1]
         if now is None or evidence.excluded[c, now[0]]:
             return None
-        on = sum(evidence.graph_of(i) == now for i in evidence.indices)
-        of_graph, of_compile = regret[list(evidence.graph)].sum(), regret[c]
-        others = regret.sum() - of_graph - of_compile
-        settled = of_graph < max(of_compile, others) and not (of_compile > others and on > len(evidence) / 2)
-        return self._on(belief, now) if on < STAY or settled else None
+        start = next((i for i, graph in enumerate(reversed(graphs)) if graph != now), len(graphs))
+        return self._on(belief, now) if start < STAY else None
 
     def _worth_buying_again(self, belief: Belief, regret: np.ndarray, seconds_left: float) -> bool:
         """Compile itself is what is most in doubt, and was measured less than its absence."""
@@ -79,7 +83,7 @@ class Compiling:
         assert c is not None
         graphs = [evidence.graph_of(index) for index in evidence.indices]
         bought = [graph for graph in graphs if graph is not None]
-        if not bought or graphs[-1] is not None or regret[c] < max(AGAIN, regret.sum() / 2):
+        if not bought or graphs[-1] is not None or regret[c] < max(AGAIN, regret.max()):
             return False
         dear = self._start_up_s.get(bought[-1][0], 0.0) > AGAIN_DEAREST * seconds_left
         return not dear and not evidence.excluded[c, bought[-1][0]] and len(bought) < len(graphs) / 2

@@ -70,8 +70,10 @@ class KnobVerdict:
 
     @property
     def reason(self) -> str:
-        verb = "worth more than" if self.kept else "not worth"
-        return f"expected {self.expected:+.1%} ({self.gain:+.1%} ± {self.sd:.1%}), {verb} its {self.price:.1%}"
+        said = "not worth its"
+        if self.expected > self.price:
+            said = "worth more than its" if self.kept else "but all in all too little is expected; worth its"
+        return f"expected {self.expected:+.1%} ({self.gain:+.1%} ± {self.sd:.1%}), {said} {self.price:.1%}"
 
 
 @dataclass(frozen=True)

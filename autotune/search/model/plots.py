@@ -35,7 +35,7 @@ class Plots:
         Each on top of a configuration that was measured well before, so that what fails is known by name.
         """
         columns = self.evidence.columns
-        base = self._fastest_measured(belief)
+        base = self.evidence.fastest_measured(belief)
         k, v = waiting[0]
         placed = self.looks.placed(belief, base, k, v)
         if placed is None:
@@ -69,19 +69,23 @@ class Plots:
     def around_leader(
         self, belief: Belief, on_graph: np.ndarray | None, blocks: int, rng: np.random.Generator
     ) -> list[np.ndarray]:
-        """The leader's doubtful knobs, each given back with probability one half in each block."""
+        """The leader's doubtful knobs, each flipped with probability one half in each block; dear ones in each plot.
+
+        Flipped is given back, or on a ladder one step up or down.
+        """
         start, locked = self._start(belief, on_graph)
         columns, base = self.evidence.columns, start.copy()
-        doubtful = [k for k in range(len(start)) if k not in locked and self._doubtful(belief, k)]
-        for k in doubtful:
-            if k in self.dear and rng.random() < 0.5:
-                base[k] = columns.default[k]
+        others = {k: self._doubtful(belief, k) for k in range(len(start)) if k not in locked}
+        others = {k: values for k, values in others.items() if values}
+        for k in self.dear & others.keys():
+            if rng.random() < 0.5:
+                base[k] = rng.choice(others[k])
         plot = []
         for _ in range(blocks):
             index = base.copy()
-            for k in doubtful:
+            for k, values in others.items():
                 if k not in self.dear and rng.random() < 0.5:
-                    index[k] = columns.default[k]
+                    index[k] = rng.choice(values)
             plot.append(self._mended(belief, columns.settle(index[None, :])[0], rng))
         return plot
 
@@ -108,24 +112,22 @@ class Plots:
     def _mended(self, belief: Belief, index: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         return self.evidence.mended(index, belief.posterior.mean, rng)
 
-    def _fastest_measured(self, belief: Belief) -> np.ndarray:
-        """Of the configurations that were measured without compile, and may be again."""
-        import numpy as np
-
-        evidence, default = self.evidence, self.evidence.columns.default
-        every = np.arange(len(default))
-        known = np.array([default, *(i for i in evidence.indices if evidence.graph_of(i) is None)])
-        known = known[evidence.allowed[every, known].all(axis=1)]
-        return known[int(belief.gains(known, default)[0].argmax())]
-
-    def _doubtful(self, belief: Belief, k: int) -> bool:
-        default = int(self.evidence.columns.default[k])
-        if belief.leader[k] == default:
-            return False
-        less = belief.leader.copy()
-        less[k] = default
-        gain, sd, _ = belief.gain(belief.leader, self.evidence.columns.settle(less[None, :])[0])
-        return gain < DOUBT_SD * sd + DOUBT
+    def _doubtful(self, belief: Belief, k: int) -> list[int]:
+        """Values of a changed knob over which the leader's is not clearly better."""
+        columns, here = self.evidence.columns, int(belief.leader[k])
+        default = int(columns.default[k])
+        if here == default:
+            return []
+        beside = {here - 1, here + 1} if columns.knobs[k].ladder else set()
+        found = []
+        for v in sorted({default} | beside):
+            if 0 <= v < len(columns.knobs[k].values) and self.evidence.allowed[k, v]:
+                other = belief.leader.copy()
+                other[k] = v
+                gain, sd, _ = belief.gain(belief.leader, columns.settle(other[None, :])[0])
+                if gain < DOUBT_SD * sd + DOUBT:
+                    found.append(v)
+        return found
 
     def _uncompiled(self, index: np.ndarray) -> np.ndarray:
         index = index.copy()

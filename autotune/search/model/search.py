@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 LIVE_ERROR = 0.007
+MINIMUM_GAIN = 0.02  # what a confirmation adopts
 GRAPH_GAIN_NEEDED = 0.01
 OPEN_REGRET = 0.002  # what the changes of the answer may still gain when the search stops
 FEWEST_ROWS = 24  # blocks before it may stop for that
@@ -42,6 +43,7 @@ class ModelSearch:
         seed: the same seed and the same blocks give the same proposals.
         noise: standard deviation of one standard block's log cost, as seen before the search.
         live_error: standard deviation by which a live session's gains are off.
+        minimum_gain: log gain below which a whole answer is not worth confirming.
         graph_gain_needed: expected log gain for which another compiled graph is bought.
         compile_start_up_s: value of the compiled knob -> seconds it takes to compile.
         planned_s: seconds the planned job takes as it is; start-up is weighed against it.
@@ -56,6 +58,7 @@ class ModelSearch:
         seed: int,
         noise: float = 0.05,
         live_error: float = LIVE_ERROR,
+        minimum_gain: float = MINIMUM_GAIN,
         graph_gain_needed: float = GRAPH_GAIN_NEEDED,
         compile_start_up_s: Mapping[Value, float] | None = None,
         planned_s: float = math.inf,
@@ -66,7 +69,7 @@ class ModelSearch:
         self._evidence = Evidence(self._columns, bottleneck, noise, shares)
         self._looks = Looks(self._evidence, bottleneck)
         self._plots = Plots(self._evidence, self._looks)
-        self._judge = Judge(self._evidence, live_error)
+        self._judge = Judge(self._evidence, live_error, minimum_gain)
         self._compiling = Compiling(self._judge, start_up_s, graph_gain_needed)
         self._seed = seed
         self.stopped = ""
@@ -97,8 +100,8 @@ class ModelSearch:
             looks = self._plots.first_look(belief, waiting, room, rng)
             if looks:
                 return self._plot(looks, "first look")
-        answer = self._judge.answer(belief)[0]
-        regret = self._judge.open_regret(belief, answer)
+        kept = self._judge.worth_their_price(belief)[0]
+        regret = self._judge.open_regret(belief, kept)
         graph = self._compiling.purchase(
             belief, regret, elapsed_share=elapsed_share, seconds_left=seconds_left
         )
@@ -107,7 +110,7 @@ class ModelSearch:
         if len(self._evidence) >= FEWEST_ROWS and regret.sum() < OPEN_REGRET:
             self.stopped = f"no single change is expected to gain more than {OPEN_REGRET:.1%}"
             return None
-        on_graph = self._compiling.stays(belief, regret)
+        on_graph = self._compiling.stays(belief)
         if elapsed_share > LEADER_SHARE:
             return self._plot(self._plots.around_leader(belief, on_graph, room, rng), "leader")
         return self._plot(self._plots.sampled(belief, on_graph, room, rng), "sampled")
@@ -168,7 +171,7 @@ class ModelSearch:
     def expected_regret(self) -> float:
         """What single changes of the answer may still gain, all knobs together."""
         belief = self._evidence.belief()
-        return float(self._judge.open_regret(belief, self._judge.answer(belief)[0]).sum())
+        return float(self._judge.open_regret(belief, self._judge.worth_their_price(belief)[0]).sum())
 
     @property
     def noise(self) -> float:

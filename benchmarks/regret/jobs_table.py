@@ -11,6 +11,7 @@ ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "regret"
 # What start-up (compiling above all) is spread over: such a job runs for one to eight hours. Jobs that run for minutes are not worth tuning.
 PLANNED_STEPS = 500_000
+RIVALS = ("tpe", "random", "ofat", "tpe-confirmed", "random-confirmed", "ofat-confirmed")
 NEVER_ENDS = 1_000_000  # epochs: trials never run to the end
 
 

@@ -17,11 +17,11 @@ from typing import Any
 
 from jobs_table import BUILD, ROOT, job_file
 from processes import Config, Processes, Series, Space, TimeUp, in_turns
+from records import Records
 
 SECONDS = 4.0  # of a trial's window, as in the tool's own fresh runs
 SEARCHING = 0.7  # of the time, where the rest confirms
 CONFIRMED, MOST_ROUNDS = 3, 20
-RIVALS = ("tpe", "random", "ofat", "tpe-confirmed", "random-confirmed", "ofat-confirmed")
 
 
 def rival(processes: Processes, method: str, minutes: float, seed: int) -> dict[str, Any]:
@@ -102,9 +102,11 @@ SEARCHES: dict[str, Callable[[Series, Space, int], None]] = {
 }  # fmt: skip
 
 
-def ours(processes: Processes, minutes: float, seed: int, again: bool) -> dict[str, Any]:
-    """The tool's answer, by its command line."""
-    job, log = processes.job, BUILD / processes.job / f"ours-{minutes:g}-{seed}.log"
+def ours(job: str, minutes: float, seed: int, again: bool) -> dict[str, Any]:
+    """The tool's answer, by its command line; the recorded one, unless it is asked for again. Nothing else may have the job's directory."""
+    records, log = Records(job), BUILD / job / f"ours-{minutes:g}-{seed}.log"
+    if (known := records.find("answer", f"ours/{minutes:g}/{seed}")) and not again:
+        return known
     run_dir = log.with_suffix("")
     command = [sys.executable, "-m", "autotune", "run", str(job_file(job)), "--run-dir", str(run_dir), "--minutes", f"{minutes:g}",
                "--seed", str(seed), "--offline", "--quiet", *(["--fresh"] if again else [])]  # fmt: skip
@@ -115,7 +117,7 @@ def ours(processes: Processes, minutes: float, seed: int, again: bool) -> dict[s
         raise SystemExit(f"{' '.join(command)} ended with {code}: see {log}")
     result = json.loads((run_dir / "result.json").read_text(encoding="utf-8"))
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    return processes.records.append(
+    return records.append(
         "answer", f"ours/{minutes:g}/{seed}", method="ours", minutes=minutes, config=result["knobs"], wall_s=result["wall_s"],
         outer_s=round(time.monotonic() - begin, 1), trials=len(result["trials"]), verdict=result["verdict"], reason=result["reason"],
         speedup=result["speedup"], commit=commit,

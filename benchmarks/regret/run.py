@@ -21,7 +21,7 @@ PATHS = [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces")]
 sys.path[:0] = PATHS
 os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, *filter(None, [os.environ.get("PYTHONPATH")])])  # for the tool's own command
 
-from jobs_table import scripts  # noqa: E402
+from jobs_table import RIVALS, scripts  # noqa: E402
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     best = commands.add_parser("best")
     best.add_argument("--minutes", type=float, default=60.0, help="of the search, over all processes that worked on it")
     answer = commands.add_parser("answer")
-    answer.add_argument("--method", required=True)
+    answer.add_argument("--method", required=True, choices=("ours", *RIVALS))
     answer.add_argument("--minutes", type=float, nargs="+", required=True)
     answer.add_argument("--seed", type=int, default=0)
     answer.add_argument("--again", action="store_true", help="ours: even if there is an answer; the earlier run is moved aside")
@@ -46,6 +46,12 @@ def main() -> None:
 
         print(write_page())
         return
+    if options.what == "answer" and options.method == "ours":
+        from methods import ours
+
+        for minutes in sorted(options.minutes):
+            print(ours(options.job, minutes, options.seed, options.again))
+        return
     from processes import Processes
 
     with Processes(options.job) as processes:
@@ -53,8 +59,9 @@ def main() -> None:
 
 
 def act(processes, options) -> None:  # type: ignore[no-untyped-def]
+    """What needs fresh processes of the job."""
     from best import search_best
-    from methods import RIVALS, ours, rival
+    from methods import rival
     from score import score
 
     if options.what == "best":
@@ -62,16 +69,9 @@ def act(processes, options) -> None:  # type: ignore[no-untyped-def]
     elif options.what == "score":
         found = score(processes, options.rounds, options.incumbents)
         print(f"{len(found['configs'])} configurations, {len(found['log_costs'][0])} rounds")
-    elif options.method not in ("ours", *RIVALS):
-        raise SystemExit(f"--method: ours or one of {', '.join(RIVALS)}")
     else:
         for minutes in sorted(options.minutes):
-            known = processes.records.find("answer", f"{options.method}/{minutes:g}/{options.seed}")
-            if options.method != "ours":
-                known = rival(processes, options.method, minutes, options.seed)
-            elif known is None or options.again:
-                known = ours(processes, minutes, options.seed, options.again)
-            print(known)
+            print(rival(processes, options.method, minutes, options.seed))
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ class FreshRuns:
         record = self._tried(executor, request)
         for _ in range(REMEASURED):
             why = disturbed(record.window, calm)
-            if why is None:
+            if why is None or self.bench.out_of_time():  # beyond the budget a run is taken as it is
                 break
             self.bench.stop.check()  # one run of the job is the measurement that Ctrl-C lets end, not three of them
             self.bench.note_disturbed(label, why)

@@ -1,12 +1,14 @@
 """Planted search spaces: knobs whose truth is known, and the machine on which they are measured.
 
-    mix of 11, mix of 20   a knob worth 1.4x, one 1.2x, two 1.05x, one 0.8x, the others nothing; which
-                           ones is drawn; two pairs give less together than their sum, one pair more
+    mix of 11, mix of 20   a knob worth 1.4x, one 1.2x, two 1.05x, one 0.8x, the others
+                           nothing; which ones is drawn; two pairs give less together than their
+                           sum, one pair more
     loader                 11 knobs; workers first (2 to 5x), then compute behind them as above
     nothing to gain        11 knobs that do nothing, one of them 0.8x
 
-The noise is what 16 fresh runs of the example showed: iterations scatter by 5 %, the level wanders by
-4 % within 0.06 s and by 5.5 % within 3 s, so that 0.7 s differ from another by 6 %. Other noises scale it.
+The noise is what 16 fresh runs of the example showed: iterations scatter by 5 %, the level
+wanders by 4 % within 0.06 s and by 5.5 % within 3 s, so that 0.7 s differ from another by 6 %.
+Other noises scale it.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ class Space:
     bottleneck: str
     effects: Mapping[tuple[str, object], float]  # on log cost of compute
     pairs: Mapping[frozenset, float] = field(default_factory=dict)
-    data: float = 0.0  # seconds of the reader a second of compute; 0: workers have an effect like any other
+    data: float = (
+        0.0  # seconds of the reader a second of compute; 0: workers have an effect like any other
+    )
 
     @property
     def defaults(self) -> dict:
@@ -47,7 +51,9 @@ class Space:
 
     def normalise(self, config: Config) -> dict:
         defaults = self.defaults
-        kept = {k: v for k, v in config.items() if v != defaults[k] or type(v) is not type(defaults[k])}
+        kept = {
+            k: v for k, v in config.items() if v != defaults[k] or type(v) is not type(defaults[k])
+        }
         if not kept.get("num_workers"):
             kept.pop("prefetch_factor", None)
         return kept
@@ -66,7 +72,9 @@ class Space:
 
     def best(self) -> float:
         """Log cost of the fastest configuration: all combinations of what matters."""
-        matter = {name for name, _ in self.effects} | {name for pair in self.pairs for name, _ in pair}
+        matter = {name for name, _ in self.effects} | {
+            name for pair in self.pairs for name, _ in pair
+        }
         if self.data:
             matter |= {"num_workers", "prefetch_factor"}
         domains = [[(k.name, v) for v in k.values] for k in self.knobs if k.name in matter]
@@ -76,7 +84,8 @@ class Space:
         """Knobs of ``config`` that give less than 0.3 % by themselves."""
         cost = self.log_cost(config)
         return sum(
-            self.log_cost(self.normalise({k: v for k, v in config.items() if k != name})) < cost + 0.003
+            self.log_cost(self.normalise({k: v for k, v in config.items() if k != name}))
+            < cost + 0.003
             for name in config
         )
 
@@ -95,7 +104,10 @@ def loader(rng: np.random.Generator) -> Space:
     knobs = _knobs(11, rng, workers=(0, 1, 2, 4, 8, 16))
     compute = [knobs[i] for i in rng.permutation(len(knobs)) if not knobs[i].loader]
     effects: dict = {}
-    best = [_plant(knob, -math.log(gain), effects, rng) for knob, gain in zip(compute, GAINS, strict=False)]
+    best = [
+        _plant(knob, -math.log(gain), effects, rng)
+        for knob, gain in zip(compute, GAINS, strict=False)
+    ]
     return Space(knobs, "loader", effects, _pairs(best, GAINS, rng), float(rng.uniform(1.0, 4.0)))
 
 
@@ -123,7 +135,9 @@ class Machine:
         iteration = ITERATION_S * math.exp(log_cost)
         count = max(iterations, round(seconds / iteration))
         took = count * iteration
-        noise = self.rng.normal(0, WHITE / math.sqrt(count)) + self.rng.normal(0, _averaged(FAST, FAST_S, took))
+        noise = self.rng.normal(0, WHITE / math.sqrt(count)) + self.rng.normal(
+            0, _averaged(FAST, FAST_S, took)
+        )
         noise += self._slow(took)
         self.now_s += took
         return log_cost + noise * self.scale, took
@@ -142,12 +156,14 @@ class Machine:
 
 
 def _averaged(sd: float, correlated_s: float, over_s: float) -> float:
-    """Standard deviation of the mean over ``over_s`` of a level that forgets in ``correlated_s``."""
+    """Standard deviation of a level's mean over ``over_s``; it forgets in ``correlated_s``."""
     x = over_s / correlated_s
     return sd * math.sqrt(2 / x * (1 - (1 - math.exp(-x)) / x))
 
 
-def _knobs(size: int, rng: np.random.Generator, workers: tuple[int, ...] = (0, 1, 2, 4)) -> tuple[SearchKnob, ...]:
+def _knobs(
+    size: int, rng: np.random.Generator, workers: tuple[int, ...] = (0, 1, 2, 4)
+) -> tuple[SearchKnob, ...]:
     knobs = [
         SearchKnob("num_workers", workers, 0, dear=True, loader=True),
         SearchKnob("prefetch_factor", (2, 4), 2, dear=True, loader=True),
@@ -161,7 +177,9 @@ def _knobs(size: int, rng: np.random.Generator, workers: tuple[int, ...] = (0, 1
     return tuple(knobs)
 
 
-def _plant(knob: SearchKnob, effect: float, effects: dict, rng: np.random.Generator) -> tuple[str, object]:
+def _plant(
+    knob: SearchKnob, effect: float, effects: dict, rng: np.random.Generator
+) -> tuple[str, object]:
     """One value has the whole effect, others a part of it; a loss is one at every value."""
     others = [i for i, v in enumerate(knob.values) if i != knob.default_index]
     best = int(rng.choice(others))
@@ -173,7 +191,9 @@ def _plant(knob: SearchKnob, effect: float, effects: dict, rng: np.random.Genera
     return knob.name, knob.values[best]
 
 
-def _pairs(best: list, gains: tuple[float, ...], rng: np.random.Generator) -> dict[frozenset, float]:
+def _pairs(
+    best: list, gains: tuple[float, ...], rng: np.random.Generator
+) -> dict[frozenset, float]:
     """The first two and another pair give less than their sum, a third one more."""
     if len(best) < 4:
         return {}

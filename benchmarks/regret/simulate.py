@@ -1,11 +1,12 @@
 """The search model on planted spaces, from first look to confirmation.
 
-    python benchmarks/regret/simulate.py                     the scored runs; writes simulated.md beside this file
-    python benchmarks/regret/simulate.py --dry --runs 20     other seeds, prints, writes nothing
+    python benchmarks/regret/simulate.py                   scored runs; writes simulated.md
+    python benchmarks/regret/simulate.py --dry --runs 20   other seeds, prints, writes nothing
 
-``ModelSearch`` drives a simulated machine with a clock (planted.py); what it answers is confirmed in simulated
-fresh processes by the rule of ``autotune/verdict``, within the budget. Regret is 1 - speed of what is adopted /
-speed of the best. Runs are kept in ``--results``; the same command goes on where it stopped.
+``ModelSearch`` drives a simulated machine with a clock (planted.py); what it answers is confirmed
+in simulated fresh processes by the rule of ``autotune/verdict``, within the budget. Regret is 1 -
+speed of what is adopted / speed of the best. Runs are kept in ``--results``; the same command
+goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces"), str(Path(__file__).parent)]
+sys.path[:0] = [
+    str(ROOT),
+    str(ROOT / "trials"),
+    str(ROOT / "search_spaces"),
+    str(Path(__file__).parent),
+]
 
 import planted  # noqa: E402
 from planted import COMPILE_S, FRESH_S, ITERATION_S, SPACES, START_UP_S, SWITCH_S, Machine, Space  # noqa: E402
@@ -37,7 +43,7 @@ SHARE, PAIRS_KEPT = 0.55, 8
 PLANNED_STEPS = 1_000_000
 TIMED = True
 
-# space, minutes, noise; today and plain TPE: mean regret (share within 3 %) as simulated before; the aim
+# space, minutes, noise; mean regret (share within 3 %) as simulated before: today, TPE, this
 CELLS: tuple[tuple[str, int, float, str, str, str], ...] = (
     ("mix of 11", 3, 0.01, "2.4 % (78)", "16.3 % (7)", "0.3 % (96)"),
     ("mix of 11", 3, 0.06, "6.3 % (41)", "16.9 % (6)", "1.6 % (79)"),
@@ -89,8 +95,14 @@ class Session:
             dear = changed & set(SWITCH_S)
             if dear:
                 machine.now_s += max(SWITCH_S[k] for k in dear)
-                machine.measure(log_cost, BLOCK_S, BLOCK_ITERATIONS)  # its first block belongs to the settling
-            if "compile_mode" in config and changed & {"compile_mode", "amp_dtype", "channels_last"}:
+                machine.measure(
+                    log_cost, BLOCK_S, BLOCK_ITERATIONS
+                )  # its first block belongs to the settling
+            if "compile_mode" in config and changed & {
+                "compile_mode",
+                "amp_dtype",
+                "channels_last",
+            }:
                 machine.now_s += COMPILE_S
             machine.now_s += planted.SETTLE_ITERATIONS * ITERATION_S * math.exp(log_cost)
             found, took = machine.measure(log_cost, BLOCK_S, BLOCK_ITERATIONS)
@@ -146,7 +158,7 @@ def simulate(space: Space, machine: Machine, budget_s: float, seed: int, setting
 
 
 def confirm(space: Space, machine: Machine, config: Config, budget_s: float) -> float | None:
-    """Claimed log gain; None: not adopted. Pairs of fresh processes, looks as far as the budget reaches."""
+    """Claimed log gain; None: not adopted. Pairs of fresh processes as far as the budget goes."""
     ratios: list[float] = []
     for look, pairs in enumerate(LOOKS):
         while len(ratios) < pairs:
@@ -159,7 +171,9 @@ def confirm(space: Space, machine: Machine, config: Config, budget_s: float) -> 
         decision = decide(ratios, look=look)
         if decision.state == "adopt":
             return math.log(decision.interval.estimate)
-        next_s = 0 if look + 1 == len(LOOKS) else (LOOKS[look + 1] - pairs) * 2 * (FRESH_S + START_UP_S)
+        next_s = (
+            0 if look + 1 == len(LOOKS) else (LOOKS[look + 1] - pairs) * 2 * (FRESH_S + START_UP_S)
+        )
         if decision.state == "reject" or machine.now_s + next_s > budget_s * 1.05:
             return None
     return None
@@ -198,34 +212,103 @@ HEAD = (
 
 PAGE = """# The search model on planted spaces
 
-Made by `python benchmarks/regret/simulate.py`. Spaces and noise are described at the top of `planted.py`; the search
-is `autotune/search/model/`, asked as a live session asks it, on a simulated clock: a block is 0.25 s or 8 iterations,
-three iterations settle after each switch, workers take 2 s and one block, compiling takes 10 s. A search has the
-smaller of {share:.0%} of the budget and what {pairs} pairs of fresh processes leave. What it answers is then confirmed by the
-rule of `autotune/verdict/` at 5, 8 and 12 pairs, as far as the budget reaches. Regret is 1 - speed of what is adopted
-/ speed of the best; *not confirmed* is that of the answer itself.
+Made by `python benchmarks/regret/simulate.py`. Spaces and noise are described at the top of
+`planted.py`; the search is `autotune/search/model/`, asked as a live session asks it, on a
+simulated clock: a block is 0.25 s or 8 iterations, three iterations settle after each switch,
+workers take 2 s and one block, compiling takes 10 s. A search has the smaller of {share:.0%} of
+the budget and what {pairs} pairs of fresh processes leave. What it answers is then confirmed by
+the rule of `autotune/verdict/` at 5, 8 and 12 pairs, as far as the budget reaches. Regret is 1 -
+speed of what is adopted / speed of the best; *not confirmed* is that of the answer itself.
 
-{runs} runs a cell, on seeds that nothing was developed on. Figures: mean regret ± its standard error (share of runs
-within 3 % of the best). *Before* are figures of an earlier simulation whose planted spaces were drawn alike but not by
-the same program: of the procedure that the model replaces (one factor at a time, then TPE), of plain TPE with a fresh
-process a trial, and of a prototype of this search.
+{runs} runs a cell, on seeds that nothing was developed on. Figures: mean regret ± its standard
+error (share of runs within 3 % of the best). *Before* are figures of an earlier simulation whose
+planted spaces were drawn alike but not by the same program: of the procedure that the model
+replaces (one factor at a time, then TPE), of plain TPE with a fresh process a trial, and of a
+prototype of this search.
 
 {table}
 
-Slowest `next_plot`: {slowest:.0f} ms, on a shared machine with one thread of linear algebra.
+Of the calls of `next_plot` in a run the slowest took {slowest:.0f} ms (median of all runs), with
+one thread of linear algebra, on a machine with other work.
 """
 
-NOTES = """"""
+NOTES = """
+## What misses the earlier figure
+
+- *Loader*: 1.8 against 1.4 % at 3 minutes, 1.2 against 0.6 % at 10, 2.7 against 1.1 % at 18 %
+  noise. Workers (mostly 8 or 16, 1 to 2 % apart) and prefetching are half of what is lost at 6 %
+  noise and a third at 18 %; the rest is knobs worth 1.05x, and at 18 % compile. A probable cause,
+  seen in runs looked at one by one: the best count changes once compute is faster, and blocks from
+  before still speak for the other. These spaces are not the earlier ones, and may be harder.
+- *Mix of 11*, 10 minutes, 18 %: 2.6 against 2.0 % in the mean (one standard error), with more runs
+  within 3 % (83 against 75). A third of what is lost is compile: it was bought and not believed.
+- *Mix of 11*, 1 %: 0.4 against 0.3 %, within the error.
+- *Mix of 11*, 3 minutes, 18 %: the mean is better than before (3.7 against 8.1 %), and 58 % of the
+  runs are within 3 %.
+- *Nothing to gain*, 18 %: 1 of 60 adopted. 23 of the 60 answers were not empty, and those rest on
+  the confirmation alone, which lets 2.5 % of them pass.
+- Over-claim is small in the mean; its 95th percentile is 5 % at most at 6 % noise, 10 to 16 % at
+  18 %, and 20 % at 30 %.
+
+## What was tried
+
+On other seeds (5, the last row 6), 40 to 60 runs a cell, so that the standard error is 0.2 to 0.5 %
+and neighbouring rows can often not be told apart. Noise 6 %; mean regret (runs within 3 %). Blank:
+not run. From "dear knobs" on start-up weighs less (1,000,000 planned steps instead of 100,000),
+which alone changes figures a little.
+
+| rule | mix of 11, 3 min | mix of 11, 10 min | loader, 3 min | loader, 10 min | taken |
+|---|---|---|---|---|---|
+| no level, only random order | 2.6 (70) | 2.5 (80) | 2.7 (72) | 2.1 (65) | no |
+| blocks within 2 s share a level | 1.5 (90) | 1.5 (90) | 3.3 (65) | 2.0 (78) | yes |
+| … stop at 0.3 % of open regret instead of 0.6 % | | 1.1 (98) | 3.0 (70) | 1.4 (85) | no |
+| … at 0.2 % | | 0.8 (98) | 2.9 (72) | 1.3 (90) | yes |
+| …… discount behind another loader 1.0 instead of 0.7 | | | 3.1 (65) | 1.4 (88) | no |
+| …… 0.4 | | | 3.3 (65) | 1.4 (90) | no |
+| …… dear knobs drawn in as many plots as they are in doubt | 2.3 (82) | 1.3 (95) | 3.1 (65) | 1.4 (85) | no |
+| …… dear knobs drawn in every plot | 1.2 (90) | 0.8 (95) | | | yes |
+| ……… effects count as strong from 0.1 on, not 0.05 | 1.8 (85) | 1.0 (95) | 2.4 (77) | | no |
+| ……… the same, and 0.4 behind another loader | | | 2.5 (70) | 0.8 (97) | the loader's |
+| ……… shorter plots (3 s) / leader's part from 90 % on | | | 2.8 (65) / 2.7 (72) | | no |
+| ……… compile left after 40 blocks, ladders looked at again at the end | | 0.7 (98) | 1.9 (78) | 1.3 (88) | yes |
+
+- Open regret is summed over all knobs here, which is stricter than for each change by itself.
+- The level: beside its neighbours a block of 0.25 s is good to 3 %, beside those of a minute ago to
+  6 %; and a plot of 16 blocks with the same workers is one reading of the level, not sixteen.
+- A rule was scored before this one, on nine of these cells and seeds 77 014: mix of 11 at
+  10 minutes 3.0 % (18 % noise) and 5.4 % (30 %); mix of 20 1.4 % (3 minutes), 0.3 % and 2.2 %
+  (10 minutes, 6 and 18 %); loader 3.4, 2.4 and 3.5 %; nothing to gain 3 of 60. It stayed on a graph
+  once it was compiled, so that compile and the knobs of its graph were hardly measured without.
+  What those runs showed led to the last row, to seeds 91 177 and to the page's table.
+- Since then an answer of which less than 2 % is expected in all is none. Of 60 answers with nothing
+  to gain 43 were not empty before, 23 are now.
+
+## Limits
+
+The spaces are near to log-additive, which favours this, and the level's noise is of the kind that
+the model has. Not simulated: iterations of 0.3 s and more, bursts, a live session that is biased
+against fresh processes. Start-up is paid for out of the search's time; in the regret it does not
+count.
+"""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--runs", type=int, default=RUNS, help="a cell")
     parser.add_argument("--cells", type=int, nargs="*", help="numbers of the cells, all without")
-    parser.add_argument("--dry", action="store_true", help="other seeds than the scored ones, write nothing")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long; run it again to go on")
+    parser.add_argument(
+        "--dry", action="store_true", help="other seeds than the scored ones, write nothing"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="stop after so long; run it again to go on"
+    )
     parser.add_argument("--results", type=Path, help="kept runs, one JSON line each")
-    parser.add_argument("--set", nargs="*", default=[], help="module.NAME=value of autotune.search.model, to try out")
+    parser.add_argument(
+        "--set",
+        nargs="*",
+        default=[],
+        help="module.NAME=value of autotune.search.model, to try out",
+    )
     args = parser.parse_args()
     _try_out(args.set)
     base = DRY_SEED if args.dry else SCORED_SEED
@@ -244,11 +327,13 @@ def main() -> None:
                     file.write(json.dumps([base, cell, run, asdict(kept[base, cell, run])]) + "\n")
         rows.append(row(cell, [kept[base, cell, run] for run in range(args.runs)]))
         print(rows[-1], flush=True)
-    slowest = max(r.slowest_ms for r in kept.values())
-    print(f"slowest next_plot: {slowest:.0f} ms")
+    slowest = float(np.median([r.slowest_ms for r in kept.values()]))
+    print(f"slowest next_plot of a run, median: {slowest:.0f} ms")
     if not args.dry and not args.cells:
         table = "\n".join([HEAD, *rows])
-        page = PAGE.format(runs=args.runs, table=table, slowest=slowest, share=SHARE, pairs=PAIRS_KEPT)
+        page = PAGE.format(
+            runs=args.runs, table=table, slowest=slowest, share=SHARE, pairs=PAIRS_KEPT
+        )
         Path(__file__).with_name("simulated.md").write_text(page + NOTES, encoding="utf-8")
 
 
@@ -265,7 +350,11 @@ def _try_out(settings: list[str]) -> None:
     for setting in settings:
         where, value = setting.split("=")
         module, name = where.split(".")
-        place = sys.modules[__name__] if module == "simulate" else importlib.import_module(f"autotune.search.model.{module}")
+        place = (
+            sys.modules[__name__]
+            if module == "simulate"
+            else importlib.import_module(f"autotune.search.model.{module}")
+        )
         setattr(place, name, float(value))
 
 

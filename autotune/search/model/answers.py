@@ -37,10 +37,12 @@ class Judge:
         return price
 
     def answer(self, belief: Belief) -> tuple[np.ndarray, list[KnobVerdict]]:
-        """Index vector of what is kept; every knob of the leader with its verdict, dropped ones first."""
+        """What is kept; the verdict on each knob of the leader, dropped ones first."""
         index, verdicts = self.worth_their_price(belief)
         if sum(verdict.expected for verdict in verdicts if verdict.kept) < self.minimum_gain:
-            return self.evidence.columns.default, [replace(verdict, kept=False) for verdict in verdicts]
+            return self.evidence.columns.default, [
+                replace(verdict, kept=False) for verdict in verdicts
+            ]
         return index, verdicts
 
     def worth_their_price(self, belief: Belief) -> tuple[np.ndarray, list[KnobVerdict]]:
@@ -50,14 +52,16 @@ class Judge:
         while True:
             changed = [k for k in range(len(index)) if index[k] != columns.default[k]]
             verdicts = {k: self._verdict(belief, index, k) for k in changed}
-            worst = min(verdicts, key=lambda k: verdicts[k].expected - verdicts[k].price, default=None)
+            worst = min(
+                verdicts, key=lambda k: verdicts[k].expected - verdicts[k].price, default=None
+            )
             if worst is None or verdicts[worst].kept:
                 return index, dropped + list(verdicts.values())
             dropped.append(verdicts[worst])
             index = self._with(index, worst, int(columns.default[worst]))
 
     def open_regret(self, belief: Belief, index: np.ndarray) -> np.ndarray:
-        """For each knob what its best single change of ``index`` may still gain beyond its price."""
+        """For each knob what its best change of ``index`` may still gain beyond its price."""
         import numpy as np
 
         columns, evidence = self.evidence.columns, self.evidence
@@ -90,7 +94,9 @@ class Judge:
         gain, sd, prior = belief.gain(index, less)
         expected = worth(gain, sd, prior, self.live_error).expected
         price, knob = self.price(belief, k, int(index[k])), columns.knobs[k]
-        return KnobVerdict(knob.name, knob.values[index[k]], gain, sd, expected, price, expected > price)
+        return KnobVerdict(
+            knob.name, knob.values[index[k]], gain, sd, expected, price, expected > price
+        )
 
     def _with(self, index: np.ndarray, k: int, v: int) -> np.ndarray:
         changed = index.copy()

@@ -4,9 +4,9 @@
     one a value       of each knob other than the job's own: its main effect
     one a known pair  where both are changed: what they give beyond their sum, with a tight prior
 
-A configuration is an index vector in between: for each knob the place of its value, the default's where
-it is not set. A conditional knob counts only where it means something; which those are is asked of
-``normalise``.
+A configuration is an index vector in between: for each knob the place of its value, the default's
+where it is not set. A conditional knob counts only where it means something; which those are is
+asked of ``normalise``.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ MAIN_SD = 0.15  # of a value's effect on log cost
 LOADER_SD = 0.5  # of a loader knob's where the loader is the bottleneck: 20x was seen
 BASELINE_SD = 0.5
 PAIR_SD = 0.02
-# Pairs that are known not to be additive, by name; the loader's with compute come on top where it binds.
+# Known not to be additive; the loader's with compute come on top where it binds.
 PAIRS = (("amp_dtype", "compile_mode"), ("amp_dtype", "channels_last"))
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A column that is 1 where knob ``a`` has a value of ``in_a`` and knob ``b`` one of ``in_b``."""
+    """A column that is 1 where knob ``a`` has a value in ``in_a`` and ``b`` one in ``in_b``."""
 
     a: int
     in_a: tuple[bool, ...]  # by the place of the value; as long as the longest domain
@@ -127,7 +127,9 @@ class Columns:
         for j, other in enumerate(self.knobs):
             if j == k:
                 continue
-            meaning = [knob.name in self.normalise({other.name: v, knob.name: value}) for v in other.values]
+            meaning = [
+                knob.name in self.normalise({other.name: v, knob.name: value}) for v in other.values
+            ]
             if any(meaning) and not all(meaning):
                 found.append((j, np.array(meaning + [False] * (self.most - len(meaning)))))
         return found
@@ -142,7 +144,7 @@ def _known_pairs(knobs: Sequence[SearchKnob], bottleneck: str, most: int) -> lis
             for i in _changed(knobs[a]):
                 pairs += [Pair(a, _only(i, most), b, _only(j, most)) for j in _changed(knobs[b])]
     if bottleneck == "loader" and "num_workers" in names:
-        # One column a compute value for all counts of workers: what compute gives behind another loader.
+        # One column a compute value for all counts of workers.
         a = names.index("num_workers")
         other = tuple(i in _changed(knobs[a]) for i in range(most))
         for b, knob in enumerate(knobs):

@@ -1,9 +1,9 @@
 """When a compiled graph is bought, and how long a plot stays on it.
 
-Compiling takes longer than everything else that is tried, and what is part of a graph cannot be flipped
-on it. So it is bought on the leader, once the knobs of the graph are mostly settled or 30 % of the time
-is gone; and again where a new graph promises more than a hundredth. What it costs at start counts as if
-it were spread over the planned steps.
+Compiling takes longer than everything else that is tried, and what is part of a graph cannot be
+flipped on it. So it is bought on the leader, once the knobs of the graph are mostly settled or 30
+% of the time is gone; and again where a new graph promises more than a hundredth. What it costs
+at start counts as if it were spread over the planned steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ SETTLED = 0.006  # what the knobs of the graph may still gain together when it i
 LATEST_SHARE = 0.3  # of the search's time
 DEAREST = 0.35  # a start-up may cost this share of the time that is left, not more
 STAY = 40  # blocks that are measured on a graph once it is there
-AGAIN = 0.001  # expected gain from knowing better whether compile pays, for which it is bought again
+AGAIN = (
+    0.001  # expected gain from knowing better whether compile pays, for which it is bought again
+)
 AGAIN_DEAREST = 0.15  # of the time that is left, its start-up then
 
 
@@ -50,8 +52,12 @@ class Compiling:
                 continue
             if self._start_up_s.get(v, 0.0) > DEAREST * seconds_left:
                 continue
-            # The first time on what was measured well without it, so that what fails is known by name.
-            index = belief.leader.copy() if evidence.tried[c, v] else evidence.fastest_measured(belief).copy()
+            # The first time on what was measured well without it, so that a failure has a name.
+            index = (
+                belief.leader.copy()
+                if evidence.tried[c, v]
+                else evidence.fastest_measured(belief).copy()
+            )
             index[c] = v
             mended = evidence.mended(index, belief.posterior.mean)
             if (mended != index).any() or evidence.graph_of(index) in evidence.bought():
@@ -62,10 +68,10 @@ class Compiling:
         return best
 
     def stays(self, belief: Belief) -> np.ndarray | None:
-        """The configuration whose graph the next plot keeps; None: the next plot runs without compile.
+        """What the next plot runs on its graph; None: it runs without compile.
 
-        It goes on until there are enough blocks. Everything else is measured as well without compile, and the
-        knobs of the graph only there.
+        It goes on until there are enough blocks. Everything else is measured as well without compile,
+        and the knobs of the graph only there.
         """
         evidence, c = self.evidence, self.evidence.compiled
         if c is None or not len(evidence):
@@ -86,7 +92,9 @@ class Compiling:
         if not bought or graphs[-1] is not None or regret[c] < max(AGAIN, regret.max()):
             return False
         dear = self._start_up_s.get(bought[-1][0], 0.0) > AGAIN_DEAREST * seconds_left
-        return not dear and not evidence.excluded[c, bought[-1][0]] and len(bought) < len(graphs) / 2
+        return (
+            not dear and not evidence.excluded[c, bought[-1][0]] and len(bought) < len(graphs) / 2
+        )
 
     def _last_graph(self) -> tuple[int, ...]:
         graphs = [self.evidence.graph_of(index) for index in self.evidence.indices]
@@ -108,7 +116,9 @@ class Compiling:
         plain = index.copy()
         plain[c] = evidence.columns.default[c]
         if not evidence.tried[c, v]:
-            return Worth(1.0, 0.0, SLAB_SD).beyond(price)  # a compiled model is never quite the same
+            return Worth(1.0, 0.0, SLAB_SD).beyond(
+                price
+            )  # a compiled model is never quite the same
         gains = [belief.gain(index, plain)[0] - price]
         for bought in evidence.bought():
             if bought[0] == v:

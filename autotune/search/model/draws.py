@@ -1,4 +1,4 @@
-"""The fastest configuration under given coefficients: coordinate descent over knobs, all draws at once."""
+"""The fastest configuration under given coefficients: coordinate descent, all draws at once."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _dependents(columns: Columns) -> list[list[tuple[int, np.ndarray]]]:
 
 
 def _pairs_of(columns: Columns) -> list[list[tuple[int, np.ndarray, int, np.ndarray]]]:
-    """For each knob its pairs: coefficient, own values that count, the other knob, its values that count."""
+    """For each knob its pairs: coefficient, own values in it, the other knob, its values."""
     found: list[list[tuple[int, np.ndarray, int, np.ndarray]]] = [[] for _ in columns.knobs]
     in_a, in_b = columns.in_a.astype(float), columns.in_b.astype(float)
     for p, pair in enumerate(columns.pairs):

@@ -1,7 +1,8 @@
 """What was measured, and what it makes of the knobs: rows in, posterior and leader out.
 
-Rows are kept, not posteriors: all of them are filtered again when the noise is refitted or the leader
-changes, because a block counts the less the more strong effects lie between it and the leader.
+Rows are kept, not posteriors: all of them are filtered again when the noise is refitted or the
+leader changes, because a block counts the less the more strong effects lie between it and the
+leader.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from autotune_spaces.base import Config
 if TYPE_CHECKING:
     import numpy as np
 
-# Effects are not quite additive: a block is discounted by this share of the strong effects between it and the
-# leader. (share, log cost from which an effect is strong)
+# Effects are not quite additive: a block is discounted by a share of the strong effects between it
+# and the leader. (share, log cost from which an effect is strong)
 DISCOUNT = (0.15, 0.05)
-LOADER_DISCOUNT = (0.4, 0.1)  # a loader knob's where the loader binds: compute behind another loader shows little
+LOADER_DISCOUNT = (0.4, 0.1)  # where the loader binds: compute behind another one shows little
 FIRST_REFIT = 12  # blocks before the noise is fitted; again at sqrt(2) times as many
 CENTRES = 4  # fits until the leader is the one the discount is centred on
 
@@ -41,7 +42,9 @@ class Belief:
         """log(cost of ``over`` / cost of ``index``): mean, sd, and the sd before any block."""
         return self.posterior.of(self.columns.row(over) - self.columns.row(index))
 
-    def gains(self, indices: np.ndarray, over: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def gains(
+        self, indices: np.ndarray, over: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The same of many index vectors."""
         import numpy as np
 
@@ -56,11 +59,15 @@ class Evidence:
 
     Args:
         first_noise: standard deviation of a block's log cost, as seen before the search.
-        start_up_share: value of the compiled knob -> its start-up, in shares of the whole planned job.
+        start_up_share: value of the compiled knob -> its start-up, as a share of the planned job.
     """
 
     def __init__(
-        self, columns: Columns, bottleneck: str, first_noise: float, start_up_share: Mapping[int, float]
+        self,
+        columns: Columns,
+        bottleneck: str,
+        first_noise: float,
+        start_up_share: Mapping[int, float],
     ) -> None:
         import numpy as np
 
@@ -79,7 +86,10 @@ class Evidence:
             self.excluded[k, len(knob.values) :] = True
         self.failures = Failures(columns.default)
         self._share, self._strong = np.array(
-            [LOADER_DISCOUNT if k.loader and bottleneck == "loader" else DISCOUNT for k in columns.knobs]
+            [
+                LOADER_DISCOUNT if k.loader and bottleneck == "loader" else DISCOUNT
+                for k in columns.knobs
+            ]
         ).T
         self._noise = (0, regression.Noise(first_noise, 0.0))
         self._belief: Belief | None = None
@@ -135,7 +145,11 @@ class Evidence:
         return self.columns.settle(mended[None, :])[0]
 
     def toll(self, gain: float) -> np.ndarray:
-        """(knob, value) -> log cost of its start-up, spread over the planned steps at ``gain`` over the baseline."""
+        """(knob, value) -> log cost of its start-up, spread over the planned steps.
+
+        Args:
+            gain: log gain over the baseline of what is started: the shorter the job, the dearer.
+        """
         import numpy as np
 
         toll = np.zeros(self.tried.shape)
@@ -164,7 +178,9 @@ class Evidence:
 
         columns = self.columns
         if not self.indices:
-            return Belief(columns, regression.prior_only(columns.prior_sd), columns.default, self.first_noise)
+            return Belief(
+                columns, regression.prior_only(columns.prior_sd), columns.default, self.first_noise
+            )
         indices = np.array(self.indices)
         blocks = self._blocks(indices)
         noise = self._fitted_noise(blocks, indices)
@@ -211,13 +227,16 @@ class Evidence:
         gain = posterior.of(self._default_row - columns.row(columns.settle(plain[None, :])[0]))[0]
         toll = self.toll(gain)
         found = [
-            fastest(columns, mean[None, :], allowed, start, toll=toll)[0] for start in (columns.default, boldest)
+            fastest(columns, mean[None, :], allowed, start, toll=toll)[0]
+            for start in (columns.default, boldest)
         ]
         every = np.arange(len(columns.knobs))
         costs = [float(columns.row(i) @ mean + toll[every, i].sum()) for i in found]
         return self.mended(found[int(np.argmin(costs))], mean)
 
-    def _discount(self, posterior: regression.Posterior, centre: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    def _discount(
+        self, posterior: regression.Posterior, centre: np.ndarray, indices: np.ndarray
+    ) -> np.ndarray:
         """Variance of each block for the strong effects by which it differs from ``centre``."""
         import numpy as np
 
@@ -226,7 +245,10 @@ class Evidence:
         every = np.arange(len(centre))
         apart = np.abs(mean - mean[every, centre][:, None])
         sd = np.sqrt(variance + variance[every, centre][:, None])
-        strong = np.where((apart > self._strong[:, None]) & (apart > 2 * sd), apart, 0.0) * self._share[:, None]
+        strong = (
+            np.where((apart > self._strong[:, None]) & (apart > 2 * sd), apart, 0.0)
+            * self._share[:, None]
+        )
         return strong[every[None, :], indices].sum(axis=1) ** 2
 
     def _fitted_noise(self, blocks: regression.Blocks, indices: np.ndarray) -> regression.Noise:

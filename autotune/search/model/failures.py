@@ -1,9 +1,9 @@
 """What fails is known by name: a value, or two values that do not go together.
 
-A block that fails blames the value that is new in it, if all the rest was measured well together. If
-nothing in it is new, two of its values do not go together: any pair that no block had so far is a
-suspect. From then on a block has at most one suspect pair; one that fails names it, one that does not
-clears it.
+A block that fails blames the value that is new in it, if all the rest was measured well together.
+If nothing in it is new, two of its values do not go together: any pair that no block had so far
+is a suspect. From then on a block has at most one suspect pair; one that fails names it, one that
+does not clears it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class Failures:
     def values(self, index: np.ndarray) -> Values:
         """What differs from the job's own."""
         return frozenset(
-            (k, int(v)) for k, (v, own) in enumerate(zip(index, self._default, strict=True)) if v != own
+            (k, int(v))
+            for k, (v, own) in enumerate(zip(index, self._default, strict=True))
+            if v != own
         )
 
     def together(self, index: np.ndarray, measured: Sequence[np.ndarray]) -> Values:
@@ -66,13 +68,19 @@ class Failures:
 
     def _bar(self, pairs: set[Values]) -> None:
         self.barred |= pairs
-        self._open = [suspects for suspects in self._open if len(suspects - pairs) > 1 and not suspects & pairs]
+        self._open = [
+            suspects
+            for suspects in self._open
+            if len(suspects - pairs) > 1 and not suspects & pairs
+        ]
 
-    def mended(self, index: np.ndarray, effects: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
+    def mended(
+        self, index: np.ndarray, effects: np.ndarray, rng: np.random.Generator | None
+    ) -> np.ndarray:
         """``index`` without what is barred and with at most one suspect pair.
 
         Args:
-            effects: (knob, value) -> log cost; of values that do not go together the one that gives less goes.
+            effects: (knob, value) -> log cost; of two values the one that gives less goes.
             rng: pick one by chance instead, so that every pair gets its turn.
         """
         index = index.copy()

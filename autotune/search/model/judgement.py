@@ -1,8 +1,9 @@
 """What a change is worth: most knobs do nothing, some do a lot.
 
-Spike-and-slab (T. Mitchell and J. Beauchamp, J. Am. Stat. Assoc. 83, 1988): a change has an effect with
-probability :data:`SLAB_CHANCE`, of standard deviation :data:`SLAB_SD`; else it has none. A gain that is
-within its error is therefore drawn to nothing, one of several errors hardly at all.
+Spike-and-slab (T. Mitchell and J. Beauchamp, J. Am. Stat. Assoc. 83, 1988): a change has an
+effect with probability :data:`SLAB_CHANCE`, of standard deviation :data:`SLAB_SD`; else it has
+none. A gain that is within its error is therefore drawn to nothing, one of several errors hardly
+at all.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ SLAB_CHANCE, SLAB_SD = 0.3, 0.10
 
 @dataclass(frozen=True)
 class Worth:
-    """The gain of a change: nothing, or normal with ``mean`` and ``sd`` with probability ``chance``."""
+    """A gain: nothing, or with probability ``chance`` normal with ``mean`` and ``sd``."""
 
     chance: float
     mean: float
@@ -26,7 +27,7 @@ class Worth:
         return self.chance * self.mean
 
     def beyond(self, price: float) -> float:
-        """E[max(0, gain - price)]: what making the change would gain if it were made only where it pays."""
+        """E[max(0, gain - price)]: the gain if the change were made only where it pays."""
         excess = self.mean - price
         if self.sd <= 0:
             slab = max(0.0, excess)
@@ -37,7 +38,9 @@ class Worth:
         return self.chance * slab + (1 - self.chance) * max(0.0, -price)
 
 
-def worth(gain: float, sd: float, prior_sd: float, live_error: float, slab: float = SLAB_CHANCE) -> Worth:
+def worth(
+    gain: float, sd: float, prior_sd: float, live_error: float, slab: float = SLAB_CHANCE
+) -> Worth:
     """From a normal posterior of a gain to its posterior under spike-and-slab.
 
     Args:

@@ -64,7 +64,9 @@ class KnobVerdict:
     value: Value
     gain: float  # log(cost without / cost with), posterior mean of the regression
     sd: float  # of that, without the live error
-    expected: float  # gain under spike-and-slab, live error included: what is held against the price
+    expected: (
+        float  # gain under spike-and-slab, live error included: what is held against the price
+    )
     price: float
     kept: bool
 
@@ -72,8 +74,13 @@ class KnobVerdict:
     def reason(self) -> str:
         said = "not worth its"
         if self.expected > self.price:
-            said = "worth more than its" if self.kept else "but all in all too little is expected; worth its"
-        return f"expected {self.expected:+.1%} ({self.gain:+.1%} ± {self.sd:.1%}), {said} {self.price:.1%}"
+            said = (
+                "worth more than its"
+                if self.kept
+                else "but all in all too little is expected; worth its"
+            )
+        figures = f"{self.gain:+.1%} ± {self.sd:.1%}"
+        return f"expected {self.expected:+.1%} ({figures}), {said} {self.price:.1%}"
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,9 @@ class Answer:
     config: Config
     gain: float  # log(baseline cost / cost)
     sd: float
-    knobs: tuple[KnobVerdict, ...]  # every knob of the leader: what was dropped first, then what is kept
+    knobs: tuple[
+        KnobVerdict, ...
+    ]  # every knob of the leader: what was dropped first, then what is kept
 
 
 def same(a: Value, b: Value) -> bool:

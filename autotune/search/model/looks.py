@@ -26,9 +26,13 @@ class Looks:
         order = ORDER.get(bottleneck, ORDER["compute"])
         ranked = sorted(
             (k for k, knob in enumerate(columns.knobs) if not knob.compiled),
-            key=lambda k: order.index(columns.knobs[k].name) if columns.knobs[k].name in order else len(order),
+            key=lambda k: (
+                order.index(columns.knobs[k].name) if columns.knobs[k].name in order else len(order)
+            ),
         )
-        self._guess = [_guess_of(columns.knobs[k]) if k in ranked else -1 for k in range(len(columns.knobs))]
+        self._guess = [
+            _guess_of(columns.knobs[k]) if k in ranked else -1 for k in range(len(columns.knobs))
+        ]
         firsts = [(k, self._guess[k]) for k in ranked if self._guess[k] >= 0]
         rest = [
             (k, v)
@@ -42,18 +46,24 @@ class Looks:
         """(knob, value) still to be looked at, in order."""
         evidence = self.evidence
         waiting = [
-            (k, v) for k, v in self._order if not evidence.tried[k, v] and not evidence.excluded[k, v]
+            (k, v)
+            for k, v in self._order
+            if not evidence.tried[k, v] and not evidence.excluded[k, v]
         ]
         return [(k, v) for k, v in waiting if self._needed(belief, k, v)]
 
     def placed(self, belief: Belief, base: np.ndarray, k: int, v: int) -> np.ndarray | None:
-        """``base`` with that value, and with what it needs to mean anything; None: not to be had."""
+        """``base`` with that value and with what it needs to mean anything, if it can be had."""
         index = base.copy()
         index[k] = v
         for j, means_something in self.evidence.columns.conditions[k]:
             if means_something[index[j]]:
                 continue
-            ways = [u for u in range(len(means_something)) if means_something[u] and self.evidence.allowed[j, u]]
+            ways = [
+                u
+                for u in range(len(means_something))
+                if means_something[u] and self.evidence.allowed[j, u]
+            ]
             if not ways:
                 return None
             index[j] = min(ways, key=lambda u: self._cost(belief, j, u))
@@ -61,7 +71,11 @@ class Looks:
 
     def _needed(self, belief: Belief, k: int, v: int) -> bool:
         for j, means_something in self.evidence.columns.conditions[k]:
-            ways = [u for u in range(len(means_something)) if means_something[u] and self.evidence.allowed[j, u]]
+            ways = [
+                u
+                for u in range(len(means_something))
+                if means_something[u] and self.evidence.allowed[j, u]
+            ]
             if not ways or all(self._clearly_worse(belief, j, u) for u in ways):
                 return False
         if not self.evidence.columns.knobs[k].ladder or not self.evidence.tried[k, self._guess[k]]:
@@ -69,9 +83,13 @@ class Looks:
         return self._next_to_best(belief, k, v)
 
     def _next_to_best(self, belief: Belief, k: int, v: int) -> bool:
-        """Is ``v`` the nearest open step from the ladder's best, with nothing clearly worse in between."""
+        """Is ``v`` the nearest open step from the best, with nothing clearly worse in between."""
         best = min(
-            (u for u in range(len(self.evidence.columns.knobs[k].values)) if self.evidence.allowed[k, u]),
+            (
+                u
+                for u in range(len(self.evidence.columns.knobs[k].values))
+                if self.evidence.allowed[k, u]
+            ),
             key=lambda u: self._cost(belief, k, u),
         )
         step = 1 if v > best else -1

@@ -1,4 +1,4 @@
-"""Blocks that are measured one after another: one choice of the dear knobs, the cheap ones alternating."""
+"""Blocks that are measured one after another: dear knobs stay, the cheap ones alternate."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Plots:
     ) -> list[np.ndarray]:
         """The next values that were never tried: one dear one, or a plot full of cheap ones.
 
-        Each on top of a configuration that was measured well before, so that what fails is known by name.
+        Each on top of what was measured well before, so that a failure has a name.
         """
         columns = self.evidence.columns
         base = self.evidence.fastest_measured(belief)
@@ -42,7 +42,10 @@ class Plots:
             return []
         if not self._alike(placed, base, self.dear):
             fixed = self.dear | self._compiled() | {k}
-            return [placed, *self._drawn(belief, placed, fixed, min(blocks, DEAR_LOOK_BLOCKS) - 1, rng)]
+            return [
+                placed,
+                *self._drawn(belief, placed, fixed, min(blocks, DEAR_LOOK_BLOCKS) - 1, rng),
+            ]
         leader = self._uncompiled(belief.leader)
         if self._alike(leader, base, self.dear):
             base = leader  # its parts are known; it comes first and is known then
@@ -69,9 +72,9 @@ class Plots:
     def around_leader(
         self, belief: Belief, on_graph: np.ndarray | None, blocks: int, rng: np.random.Generator
     ) -> list[np.ndarray]:
-        """The leader's doubtful knobs, each flipped with probability one half in each block; dear ones in each plot.
+        """The leader's doubtful knobs, each flipped with probability one half.
 
-        Flipped is given back, or on a ladder one step up or down.
+        Flipped is given back, or on a ladder one step up or down; dear knobs once a plot.
         """
         start, locked = self._start(belief, on_graph)
         columns, base = self.evidence.columns, start.copy()
@@ -95,18 +98,27 @@ class Plots:
         """The leader compiled, then what is no part of the graph drawn on top."""
         return [index, *self._drawn(belief, index, self.dear | self.locked, blocks - 1, rng)]
 
-    def _start(self, belief: Belief, on_graph: np.ndarray | None) -> tuple[np.ndarray, frozenset[int]]:
+    def _start(
+        self, belief: Belief, on_graph: np.ndarray | None
+    ) -> tuple[np.ndarray, frozenset[int]]:
         if on_graph is None:
             return self._uncompiled(belief.leader), self._compiled()
         return on_graph, self.locked
 
     def _drawn(
-        self, belief: Belief, start: np.ndarray, fixed: frozenset[int], count: int, rng: np.random.Generator
+        self,
+        belief: Belief,
+        start: np.ndarray,
+        fixed: frozenset[int],
+        count: int,
+        rng: np.random.Generator,
     ) -> list[np.ndarray]:
         if count <= 0:
             return []
         coefficients = belief.posterior.draws(count, rng)
-        found = fastest(self.evidence.columns, coefficients, self.evidence.allowed, start, fixed=fixed)
+        found = fastest(
+            self.evidence.columns, coefficients, self.evidence.allowed, start, fixed=fixed
+        )
         return [self._mended(belief, index, rng) for index in found]
 
     def _mended(self, belief: Belief, index: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -136,14 +148,16 @@ class Plots:
         return index
 
     def _compiled(self) -> frozenset[int]:
-        return frozenset() if self.evidence.compiled is None else frozenset({self.evidence.compiled})
+        return (
+            frozenset() if self.evidence.compiled is None else frozenset({self.evidence.compiled})
+        )
 
     def _alike(self, a: np.ndarray, b: np.ndarray, knobs: frozenset[int]) -> bool:
         return all(a[k] == b[k] for k in knobs)
 
 
 def blocks_of(block_s: float, seconds_left: float, switch_s: float) -> int:
-    """How many blocks the next plot has: about five seconds, more than the switch before it takes."""
+    """Blocks of the next plot: about five seconds, or as long as the switch before it."""
     wanted = max(PLOT_S, switch_s) / max(block_s, 1e-9)
     room = max(0.0, seconds_left - switch_s) / max(block_s, 1e-9)
     return int(min(max(wanted, FEWEST_BLOCKS), MOST_BLOCKS, room))

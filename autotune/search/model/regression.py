@@ -1,18 +1,19 @@
 """Bayesian linear regression of log cost on knob values.
 
-    log cost of a block = baseline + effects of its values + noise / sqrt(weight) + what it is discounted for
-                        + the machine's level at that time
+    log cost of a block = baseline + effects of its values + the machine's level at that time
+                        + noise / sqrt(weight) + what it is discounted for
 
-A residual beyond :data:`CLIP` standard deviations is a burst of other load and counts as much as one of
-that size (P. J. Huber, Robust Statistics, 1981). Effects much larger than their prior widen it: the
-prior says that most values do little, not that none does much.
+A residual beyond :data:`CLIP` standard deviations is a burst of other load and counts as much as
+one of that size (P. J. Huber, Robust Statistics, 1981). Effects much larger than their prior
+widen it: the prior says that most values do little, not that none does much.
 
-Blocks within :data:`LEVEL_S` share the machine's level, a random effect: what changes between them is known
-better than one block, what stays the same over a plot (workers, compile) less well than their number says.
-The levels are eliminated before anything is solved, so many of them cost nothing.
+Blocks within :data:`LEVEL_S` share the machine's level, a random effect: what changes between
+them is known better than one block, what stays the same over a plot (workers, compile) less well
+than their number says. The levels are eliminated before anything is solved, so many of them cost
+nothing.
 
-The standard deviations of a block's noise and of the level are those under which all blocks so far are most
-likely.
+The standard deviations of a block's noise and of the level are those under which all blocks so
+far are most likely.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class Blocks:
     timed: bool  # False: no block shares its level with another, none is estimated
 
     def first(self, count: int) -> Blocks:
-        return Blocks(self.x[:count], self.y[:count], self.weight[:count], self.time[:count], self.timed)
+        return Blocks(
+            self.x[:count], self.y[:count], self.weight[:count], self.time[:count], self.timed
+        )
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,9 @@ class Posterior:
 def prior_only(prior_sd: np.ndarray) -> Posterior:
     import numpy as np
 
-    return Posterior(np.zeros(len(prior_sd)), np.diag(1 / prior_sd), np.diag(prior_sd**2), prior_sd, np.ones(0))
+    return Posterior(
+        np.zeros(len(prior_sd)), np.diag(1 / prior_sd), np.diag(prior_sd**2), prior_sd, np.ones(0)
+    )
 
 
 def fit(
@@ -119,7 +124,10 @@ def most_likely_noise(
     ratios = LEVEL_RATIOS if blocks.timed else (0.0,)
     grid = np.geomspace(LEAST_NOISE, MOST_NOISE, NOISES)
     score = np.array(
-        [[_fit(blocks, Noise(s, r * s), discount, prior_sd, 1, like)[1] for s in grid] for r in ratios]
+        [
+            [_fit(blocks, Noise(s, r * s), discount, prior_sd, 1, like)[1] for s in grid]
+            for r in ratios
+        ]
     )
     total = grid * np.sqrt(1 + np.array(ratios)[:, None] ** 2)
     score -= 0.5 * (np.log(total / first) / NOISE_PRIOR_SD) ** 2
@@ -137,7 +145,7 @@ def _fit(
     rounds: int,
     like: Posterior | None,
 ) -> tuple[Posterior, float]:
-    """The posterior and the log likelihood of the blocks with coefficients and levels integrated out."""
+    """The posterior, and the log likelihood with coefficients and levels integrated out."""
     import numpy as np
 
     x, y = blocks.x, blocks.y
@@ -170,7 +178,9 @@ def _fit(
         counted = np.where(z > CLIP, CLIP / np.maximum(z, CLIP), 1.0)
         used, widened = widened, np.maximum(prior_sd, np.abs(mean))
     loss = np.where(z > CLIP, CLIP * (2 * z - CLIP), z**2).sum() + np.sum((mean / used) ** 2)
-    log_determinant = 2 * np.log(np.diag(factor)).sum() + 2 * np.log(used).sum() + np.log(variance).sum()
+    log_determinant = (
+        2 * np.log(np.diag(factor)).sum() + 2 * np.log(used).sum() + np.log(variance).sum()
+    )
     if noise.level:
         loss += np.sum((level / noise.level) ** 2)
         log_determinant += np.log1p(in_time * noise.level**2).sum()

@@ -3,8 +3,8 @@
     first look │ first look │ … sampled, sampled, compile, sampled, … │ leader, leader │ stopped
     every value once, guesses first    Thompson sampling                last fifth of the time
 
-The caller measures, keeps the rows and the clock; this is a pure function of what it is told and of its
-seed. A resumed run tells the rows again.
+The caller measures, keeps the rows and the clock; this is a pure function of what it is told and
+of its seed. A resumed run tells the rows again.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ class ModelSearch:
         compile_start_up_s: Mapping[Value, float] | None = None,
         planned_s: float = math.inf,
     ) -> None:
+        if not knobs:
+            raise ValueError("nothing to search: no knobs")
         start_up_s = _by_index(knobs, compile_start_up_s or {})
         shares = {v: seconds / planned_s for v, seconds in start_up_s.items()}
         self._columns = Columns(knobs, normalise, bottleneck)
@@ -75,7 +77,12 @@ class ModelSearch:
         self.stopped = ""
 
     def next_plot(
-        self, *, elapsed_share: float, seconds_left: float, block_s: float, switch_s: Mapping[str, float]
+        self,
+        *,
+        elapsed_share: float,
+        seconds_left: float,
+        block_s: float,
+        switch_s: Mapping[str, float],
     ) -> Plot | None:
         """What to measure next; None: stop, :attr:`stopped` says why.
 
@@ -123,8 +130,8 @@ class ModelSearch:
         Args:
             log_cost: log of its cost per sample.
             weight: its length relative to a standard block.
-            at_s: when, on any clock that goes on: blocks of the same seconds share the machine's level. None:
-                not known, every block has its own.
+            at_s: when, on any clock that goes on: blocks of the same seconds share the machine's
+                level. None: not known, none is estimated if that is so of all.
         """
         if not (math.isfinite(log_cost) and weight > 0):
             raise ValueError(f"a block of log cost {log_cost} and weight {weight}")
@@ -134,8 +141,8 @@ class ModelSearch:
         """That block failed. What is blamed is never proposed again.
 
         Returns:
-            The value that was new in it, if all the rest was measured well together; else the values that were
-            not, as far as they are known.
+            The value that was new in it, if all the rest was measured well together; else the
+            values that were not, as far as they are known.
         """
         evidence, columns = self._evidence, self._columns
         index = columns.encode(columns.normalise(config))
@@ -171,7 +178,9 @@ class ModelSearch:
     def expected_regret(self) -> float:
         """What single changes of the answer may still gain, all knobs together."""
         belief = self._evidence.belief()
-        return float(self._judge.open_regret(belief, self._judge.worth_their_price(belief)[0]).sum())
+        return float(
+            self._judge.open_regret(belief, self._judge.worth_their_price(belief)[0]).sum()
+        )
 
     @property
     def noise(self) -> float:
@@ -187,11 +196,17 @@ class ModelSearch:
         return Plot(tuple(self._columns.decode(index) for index in indices), purpose)
 
     def _named(self, index: np.ndarray, knobs: Sequence[int]) -> tuple[tuple[str, Value], ...]:
-        return tuple((self._columns.knobs[k].name, self._columns.knobs[k].values[index[k]]) for k in knobs)
+        return tuple(
+            (self._columns.knobs[k].name, self._columns.knobs[k].values[index[k]]) for k in knobs
+        )
 
 
 def _by_index(knobs: Sequence[SearchKnob], of_value: Mapping[Value, float]) -> dict[int, float]:
     compiled = next((knob for knob in knobs if knob.compiled), None)
     if compiled is None:
         return {}
-    return {compiled.index(value): seconds for value, seconds in of_value.items() if value in compiled.values}
+    return {
+        compiled.index(value): seconds
+        for value, seconds in of_value.items()
+        if value in compiled.values
+    }

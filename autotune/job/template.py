@@ -60,6 +60,9 @@ command: {_scalar(shlex.join(command))}
 # "autotune knobs" lists the knobs.
 search_space: auto
 
+# {fields["search"].description}
+# search: model
+
 # {fields["objective"].description}
 # objective: throughput
 

@@ -1,14 +1,13 @@
 """The search model in a run: what it was told, and the trials that makes.
 
     take ──▶ Plot        what to measure next, or None: the search is over
-    measured ◀── blocks  in the journal first, then in the model: a resumed run tells it again
+    measured ◀── blocks  in the journal first, then in the model: a resumed run tells them again
 
 A *trial* is a configuration that was measured; its figure is what the model makes of all blocks in the end.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,7 +45,7 @@ class BlockRecord:
     config: dict[str, Value]
     log_cost: float | None  # None: failed, or spoiled by other load
     weight: float
-    at_s: float  # when: blocks of the same seconds share the machine's level; those of another node are ages away
+    at_s: float  # on a clock of measured time: blocks of the same seconds share the machine's level; another node's are ages away
     node: str
     purpose: str
     first: bool  # of its plot: its settling holds what dear knobs cost to switch
@@ -87,6 +86,7 @@ class ModelStudy:
         self._seen: dict[str, _Seen] = {}
         self._rows: list[tuple[dict[str, Value], float, float, float]] = []  # configuration, log cost, weight, when
         self._nodes: list[str] = []
+        self._job_s: dict[str, float] = {}  # node -> seconds of blocks measured there, from its own beginning on
         self._failed: list[dict[str, Value]] = []
         self._useless: list[tuple[str, Value]] = []
         self._switch_s: list[float] = []
@@ -171,10 +171,22 @@ class ModelStudy:
             self.stopped = self.model.stopped
             if plot is not None and len({key_of(config) for config in plot.blocks}) == 1:  # no cheap knob is left to alternate
                 plot = replace(plot, blocks=plot.blocks[:MOST_ALIKE])
+            plot = self._within_the_limit(plot)
             if plot is not None:
                 leader = self.model.leader()
                 self.bench.progress.measuring(f"{len(self._rows)} blocks, {plot.purpose}; fastest so far", leader)
             return plot
+
+    def _within_the_limit(self, plot: Plot | None) -> Plot | None:
+        """``plot`` without configurations beyond ``budget.trials``; None: nothing is left of it."""
+        if plot is None or self.bench.spec.budget.trials is None:
+            return plot
+        known, blocks = {*self._seen, key_of({})}, []
+        for config in plot.blocks:
+            if key_of(config) in known or not self.bench.spec.budget.tried(len(known) - 1):
+                known.add(key_of(config))
+                blocks.append(config)
+        return replace(plot, blocks=tuple(blocks)) if blocks else None
 
     def _has_dear(self) -> bool:
         return any(self.space[name].dear for name in self.names)
@@ -185,18 +197,17 @@ class ModelStudy:
         Interrupted: the user asked to stop; the blocks are in the journal.
         """
         with self._turn:
-            new: list[_Seen] = []
-            at_s = self._clock_of(node) + self.bench.journal.elapsed_s - math.fsum(block.wall_s for block in blocks)
+            records: list[BlockRecord] = []
             for place, block in enumerate(blocks):
-                at_s += block.wall_s
-                known = key_of(block.config) in self._seen
-                record = BlockRecord(
-                    dict(block.config), block.log_cost, block.weight, round(at_s, 3), node, plot.purpose, place == 0,
-                    round(block.settle_s, 4), round(block.wall_s, 4),
-                    (block.failure.kind, block.failure.reason) if block.failure else None, dict(block.no_effect), None if known else block.parts,
-                )
-                self.bench.journal.append("block", key_of(block.config), encode(record))
-                new += self._learn(record)
+                self._job_s[node] = self._job_s.get(node, self._clock_of(node)) + block.wall_s
+                first_time = key_of(block.config) not in self._seen and all(r.config != block.config for r in records)
+                records.append(BlockRecord(
+                    dict(block.config), block.log_cost, block.weight, round(self._job_s[node], 3), node, plot.purpose, place == 0,
+                    round(block.settle_s, 4), round(block.wall_s, 4), (block.failure.kind, block.failure.reason) if block.failure else None,
+                    dict(block.no_effect), block.parts if first_time else None,
+                ))  # fmt: skip
+            self.bench.journal.append("plot", "", encode(records))  # whole: a resumed search goes on between two plots
+            new = [seen for record in records for seen in self._learn(record)]
             for seen in new:
                 self.bench.progress.trial(self._trial(seen), self.best())
         self.bench.stop.check()
@@ -214,8 +225,12 @@ class ModelStudy:
 
     def restore(self) -> None:
         """After a resume: what was measured before."""
-        for entry in self.bench.journal.all("block"):
-            self._learn(decode(BlockRecord, entry.data))
+        for entry in self.bench.journal.all("plot"):
+            for data in entry.data:
+                record = decode(BlockRecord, data)
+                self._job_s[record.node] = record.at_s
+                self._clock_of(record.node)
+                self._learn(record)
 
     def _learn(self, block: BlockRecord) -> list[_Seen]:
         """Take in one block; the configuration, if it was never measured before."""

@@ -80,6 +80,8 @@ def search(bench: Bench, observation: Observation) -> Searched:
 def _with_model(bench: Bench, observation: Observation, trials: list[Trial]) -> tuple[Finalist, ...]:
     """The model's answer, with the process knobs on top of it that pay."""
     stored = bench.journal.find("found")
+    domains = live_domains(observation.domains, observation.defaults, bench.spec.search_space)
+    study = Proposer(bench.run_dir / "optuna.log", bench.spec.search_space, domains, observation.defaults, bench.seed)
     if stored is None:
         measured, found = search_live(bench, observation)
         known = {key_of(t.config) for t in trials}
@@ -91,6 +93,7 @@ def _with_model(bench: Bench, observation: Observation, trials: list[Trial]) -> 
         bench.journal.append("found", "", encode(found))
     else:
         found = decode(Found, stored)
+    study.restore([t for t in trials if t.origin != "process"])  # Optuna's tools read it; the model needs none of it
     config, log_gain = _search_process(bench, observation, trials, found.names, found.config, found.log_gain)
     if log_gain <= math.log1p(MINIMUM_GAIN):
         return ()

@@ -19,7 +19,7 @@ from typing import Any
 from processes import Config, Processes, Series, Space, TimeUp, digest, in_turns
 
 from autotune.job.configs import key_of
-from autotune.verdict.sequential import trimmed_mean
+from autotune.verdict.sequential import robust_mean
 
 SECONDS, FINAL_SECONDS = 3.0, 6.0  # of a window
 DRAWN, CHANGED = 24, 0.4  # random configurations; how likely each of their knobs is to differ from the job's own
@@ -40,7 +40,7 @@ def search_best(processes: Processes, minutes: float) -> dict[str, Any]:
         finished = False
     configs = leaders(series, climbed)
     finals = Series(processes, f"finals-{digest(configs)}", math.inf, FINAL_SECONDS)
-    costs = [trimmed_mean(c)[0] for c in in_turns(finals, configs, FINAL_ROUNDS)]
+    costs = [robust_mean(c)[0] for c in in_turns(finals, configs, FINAL_ROUNDS)]
     best = min(range(len(configs)), key=costs.__getitem__)
     found = {"config": configs[best], "speedup": math.exp(costs[0] - costs[best]), "runs": len(series.done), "wall_s": round(series.spent_s)}
     table = [[c, math.exp(costs[0] - cost)] for c, cost in zip(configs, costs, strict=True)]

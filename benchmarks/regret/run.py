@@ -42,7 +42,7 @@ def main() -> None:
     commands.add_parser("page")
     options = parser.parse_args()
     if options.what == "page":
-        from page import write_page
+        from regret_page import write_page
 
         print(write_page())
         return

@@ -73,7 +73,7 @@ def test_a_rival_carries_on_from_what_was_measured(harness, method):
 
 
 def test_regret_is_none_for_the_best_and_what_is_missed_for_the_rest(harness):
-    from page import Scored, lines
+    from regret_page import Scored, lines
     from score import score
 
     planted = Planted()

@@ -11,7 +11,7 @@ from jobs_table import HERE
 from records import Records, known_jobs
 
 from autotune.job.configs import in_words, key_of
-from autotune.verdict.sequential import trimmed_mean
+from autotune.verdict.sequential import robust_mean
 
 MARK = "<!-- Made by run.py page; what follows is overwritten. -->"
 METHODS = ("ours", "tpe", "tpe-confirmed", "random", "random-confirmed", "ofat", "ofat-confirmed")
@@ -89,14 +89,14 @@ class Scored:
         return [b - a for a, b in zip(self.costs[key_of(config)], self.costs[key_of(of)], strict=True)]
 
     def speedup(self, config: Mapping[str, Any]) -> float:
-        return math.exp(trimmed_mean(self._ahead(config, {}))[0])
+        return math.exp(robust_mean(self._ahead(config, {}))[0])
 
     def error(self, config: Mapping[str, Any]) -> float:
         """Standard error of the log of the speed-up."""
-        return trimmed_mean(self._ahead(config, {}))[1]
+        return robust_mean(self._ahead(config, {}))[1]
 
     def regret(self, config: Mapping[str, Any]) -> float:
-        return 0.0 - math.expm1(trimmed_mean(self._ahead(config, self.fastest))[0])
+        return 0.0 - math.expm1(robust_mean(self._ahead(config, self.fastest))[0])
 
     def tpe_as_far_s(self, answer: Mapping[str, Any]) -> float | None:
         """Seconds after which plain TPE's best trial was within 1 % of this answer and stayed so; None: it never was, or was not scored."""
@@ -104,7 +104,7 @@ class Scored:
             if other["method"] == "tpe" and other["minutes"] >= answer["minutes"] and all(key_of(c) in self.costs for _, c in other["incumbents"]):
                 reached: float | None = None
                 for at_s, config in other["incumbents"]:
-                    near = trimmed_mean(self._ahead(config, answer["config"]))[0] > -0.01
+                    near = robust_mean(self._ahead(config, answer["config"]))[0] > -0.01
                     reached = (at_s if reached is None else reached) if near else None
                 return reached
         return None

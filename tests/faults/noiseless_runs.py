@@ -24,10 +24,13 @@ def tuned(folder: Path, machine: ReplayExecutor | None = None) -> Result:
 
 
 def figures(result: Result) -> Any:
-    """All of the result but how long it took, where it lies, and in which order Optuna had what was left tried."""
+    """All of the result but how long it took, where it lies, and the live figures: what is left of a search is measured in other blocks."""
     data = without_times(encode(result))
     del data["environment"], data["name"]
-    data["trials"] = sorted(({k: v for k, v in trial.items() if k not in ("number", "origin")} for trial in data["trials"]), key=repr)
+    data["trials"] = sorted(({k: trial[k] for k in ("config", "state", "reason", "no_effect")} for trial in data["trials"]), key=repr)
+    data["gains"] = [{k: gain[k] for k in ("knob", "value", "kept")} for gain in data["gains"]]
+    for live in ("importance", "build_up"):
+        data["explanation"].pop(live)
     return data
 
 

@@ -59,7 +59,8 @@ NOTES = """
 - *Very noisy*, choice after one round of search: in a quarter of the studies the search does not make the winner a finalist, and no proof can find it then.
   With six rounds, under three minutes in all, it does so in more than nine of ten.
 - *Normal, 20 %* (other noise), 1.15: three in five pass, and those claim too much. The gain there is 3.3 errors at the last look.
-- *Quiet*, 1.03: 16.7 pairs as one of three, where the rule before took 10.2 and left 46 % unproven at the twelfth; per gain that is found it is 18 now and 19 then.
+- *Quiet*, 1.03: 16.7 pairs as one of three, where the rule before took 10.2 and left 46 % unproven at the twelfth; per gain
+  that is found it is 18 now and 19 then.
   Equal, 1.15 and 0.90 take fewer pairs than before (10.1, 5.7 and 5.0; 11.3, 6.0 and 6.4).
 
 

@@ -186,6 +186,8 @@ class ModelStudy:
             if key_of(config) in known or not self.bench.spec.budget.tried(len(known) - 1):
                 known.add(key_of(config))
                 blocks.append(config)
+        if not blocks:
+            self.stopped = "budget.trials is used up"
         return replace(plot, blocks=tuple(blocks)) if blocks else None
 
     def _has_dear(self) -> bool:

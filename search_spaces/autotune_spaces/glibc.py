@@ -6,8 +6,9 @@
 
 By itself glibc raises the first to the largest such block that was freed (up to 32 MiB), and the second to twice that. The first
 mallopt call ends this for good, and there is no call to read them: what mmap_threshold was is found by asking for blocks before it.
-Two things cannot be given back: blocks that the job would have freed later might have raised it further, and free memory below a
-block in use stays with the heap.
+What the heap has grown by meanwhile stays free in it where a block in use lies above, and would serve large blocks without a
+mapping; so when the thresholds are given back, as much of it is taken out of use (held, not written to) as was not there before.
+One thing cannot be given back: blocks that the job would have freed later might have raised the threshold further.
 """
 
 from __future__ import annotations
@@ -74,27 +75,36 @@ class Heap:
     def __init__(self) -> None:
         self.own_threshold: int | None = None  # mmap_threshold, bytes, before we set it for the first time
         self.retaining = False
+        self._own_free = 0  # blocks of that size that free memory had room for then
+        self._held: list[int] = []  # those that it has room for beyond that, while the thresholds are given back
 
     def retain(self) -> None:
         """Keep what is freed."""
         if self.retaining or foreign():
             return
         self.retaining = True
-        if self.own_threshold is not None:
-            self._set(MOST_MMAP, MOST_TRIM, MOST_PAD)
-            return
         blocks = _Blocks()
-        try:
+        if self.own_threshold is None:
             self.own_threshold = blocks.threshold()
-            self._set(MOST_MMAP, MOST_TRIM, MOST_PAD)
-        finally:
-            blocks.free(blocks.kept)  # only now: freed before, they would have raised the threshold
+            served = blocks.served(self.own_threshold)
+            self._own_free = len(served)
+            blocks.free(served)
+        self._set(MOST_MMAP, MOST_TRIM, MOST_PAD)
+        blocks.free(blocks.mappings)  # only now: freed before, they would have raised the threshold
+        blocks.free(self._held)
+        self._held = []
 
     def give_back(self) -> None:
         """The thresholds as they were."""
         if self.retaining and self.own_threshold is not None:
             self.retaining = False
             self._set(self.own_threshold, 2 * self.own_threshold, FIRST_PAD)
+            blocks = _Blocks()
+            blocks.trim()
+            served = sorted(blocks.served(self.own_threshold))
+            blocks.free(blocks.mappings)
+            blocks.free(served[: self._own_free])  # the lowest: the heap grows upwards
+            self._held = served[self._own_free :]
 
     def _set(self, mmap: int, trim: int, pad: int) -> None:
         import ctypes
@@ -105,7 +115,7 @@ class Heap:
 
 
 class _Blocks:
-    """Blocks asked of malloc, never written to. ``kept``: those with a mapping of their own that :meth:`threshold` has found."""
+    """Blocks asked of malloc, never written to. ``mappings``: those that got one of their own, to be freed by who asked."""
 
     def __init__(self) -> None:
         import ctypes
@@ -115,7 +125,7 @@ class _Blocks:
         self._lib.malloc.restype, self._lib.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
         self._lib.free.restype, self._lib.free.argtypes = None, (ctypes.c_void_p,)
         self._lib.sbrk.restype, self._lib.sbrk.argtypes = ctypes.c_void_p, (ctypes.c_ssize_t,)
-        self.kept: list[int] = []
+        self.mappings: list[int] = []
 
     def get(self, size: int) -> int:
         """Its address; 0: there is none."""
@@ -133,24 +143,27 @@ class _Blocks:
         low, high = FIRST_THRESHOLD // PAGE, MOST_MMAP // PAGE  # the lowest size that is mapped lies in here
         while low < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if self._mapped_from(middle * PAGE) else (middle + 1, high)
+            before = len(self.mappings)
+            self.free(self.served(middle * PAGE))
+            low, high = (low, middle) if len(self.mappings) > before else (middle + 1, high)
         return low * PAGE
 
-    def _mapped_from(self, size: int) -> bool:
-        """Whether a block that takes ``size`` gets a mapping, once free memory holds none of that size any more."""
-        served: list[int] = []
-        try:
-            for _ in range(MOST_TRIES):
-                end = self._lib.sbrk(0)
-                block = self.get(size - self._before)
-                if not block:
-                    return False
-                if self.mapped(block):
-                    self.kept.append(block)
-                    return True
-                served.append(block)
-                if self._lib.sbrk(0) != end:  # the heap has grown for it
-                    return False
-            return False
-        finally:
-            self.free(served)
+    def trim(self) -> None:
+        """Free memory goes back to the system, as far as it is whole pages."""
+        self._lib.malloc_trim(0)
+
+    def served(self, size: int) -> list[int]:
+        """Blocks that take ``size``, as many as free memory has room for. The next one gets a mapping, or makes the heap grow."""
+        found: list[int] = []
+        for _ in range(MOST_TRIES):
+            end = self._lib.sbrk(0)
+            block = self.get(size - self._before)
+            if not block:
+                break
+            if self.mapped(block):
+                self.mappings.append(block)
+                break
+            found.append(block)
+            if self._lib.sbrk(0) != end:
+                break
+        return found

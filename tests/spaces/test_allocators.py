@@ -128,6 +128,13 @@ for _ in range(2):
     assert retains()
     heap.give_back()
     assert _Blocks().threshold() == heap.own_threshold
+    heap.retain()
+    grown = [blocks.get(12_000_000) for _ in range(4)]
+    pin = blocks.get(100_000)
+    blocks.free(grown)
+    heap.give_back()
+    assert blocks.mapped(blocks.get(11_000_000)), "what the heap has grown by does not serve what gets a mapping by itself"
+    blocks.free([pin])
 print(heap.own_threshold)
 """
 

@@ -42,6 +42,7 @@ BOUNDS: dict[tuple[tuple[int, ...], float, float], tuple[float, ...]] = {
     ((5, 7, 9, 12, 16, 20, 24), 0.04, EARLY): (3.560, 3.569, 3.673, 3.149, 2.819, 2.666, 2.560),
 }
 
+
 def robust_mean(values: Sequence[float], levels: Sequence[float] | None = None) -> tuple[float, float, int]:
     """(mean, its standard error, degrees of freedom): see the top. One value alone has an infinite error.
 

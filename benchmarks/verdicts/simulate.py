@@ -53,17 +53,71 @@ ROUNDS = (1, 6)  # of four live blocks a configuration: half a minute of search 
 NOTES = """
 ## What misses its bar
 
-- *Very noisy*, choice: the interval stays too wide for half of the clear winners. The baseline is kept, and the result says why.
-- *Very noisy*, 1.03: of 400 such small gains 21 are adopted, those whose measurement was too lucky (+4.0 % on average). Drawing
-  estimates towards 1 takes from a claim what its own error explains, and that error was underestimated too. False adoption keeps its bar.
-- *Very noisy*, choice: coverage of 99.1 % is one interval of 107 that misses; as many studies cannot tell that from 99 %.
+- *Very noisy*, all equal: 5 and 6 of 500 adopted, 1.1 % together. The lower ends of the finalists have 1 % together, and on this machine all of it is used.
+- *Very noisy*, 1.03: what is adopted was measured too luckily, by 3 to 4 % on average. Drawing estimates towards 1 takes from a claim what its own
+  error explains, and where one gain in fifteen passes, that is not enough. Nine of ten are told that no gain is shown, or that it is too noisy.
+- *Very noisy*, choice after one round of search: in a quarter of the studies the search does not make the winner a finalist, and no proof can find it then.
+  With six rounds, under three minutes in all, it does so in more than nine of ten, and 85.0 % is just the bar.
+- *Normal, 20 %* (other noise), 1.15: three in five pass, and those claim too much. The gain there is 3.3 errors at the last look.
+- *Quiet*, 1.03: 16.7 pairs as one of three, where the rule before took 10.2 and left 46 %
+  unproven at the twelfth; per gain that is found it is 18 now and 19 then.
+  Equal, 1.15 and 0.90 take fewer pairs than before (10.1, 5.7 and 5.0; 11.3, 6.0 and 6.4).
 
-These are the figures with the rule for the end of a window's warm-up of warm_up.md. With the one before it, on seeds 30 303,
-what is missed on *very noisy* above was missed, too (1.03 over-claimed by 9.4 %, and by 41.7 % at the 95th percentile; choice 51.5 %), and
-coverage of a choice on *bursty, seen* was 99.5 %. 1.03 was adopted in 61.3 % on *quiet* and 57.8 % on *drifting*, against 67.0 % and 65.5 % now, partly chance
-(± 2.4 % each): here neighbouring iterations are drawn apart, and what the new rule is for is not in these machines.
 
 ## What was tried
+
+For the looks at 5 to 24 pairs: on seeds 50 505, 1500 sequences of pairs a cell, before the scored runs. First how much a mean gets out of a fixed
+number of pairs: how often one look with half a percent of the level finds 1.15 on *very noisy*, and 1.03 on *quiet*.
+
+| mean | 12 pairs: 1.15, very noisy | 1.03, quiet | 16 pairs | | 20 pairs | |
+|---|---|---|---|---|---|---|
+| plain | 28% | 82% | 35% | 94% | 45% | 98% |
+| 25 % trimmed (before) | 38% | 41% | 63% | 67% | 78% | 85% |
+| 35 % trimmed | 22% | 21% | 50% | 49% | 57% | 54% |
+| t likelihood, 3 degrees, expected information | 35% | 72% | 50% | 90% | 62% | 96% |
+| … its sandwich error | 45% | 60% | 64% | 81% | 75% | 93% |
+| t likelihood, 2 degrees, sandwich | 42% | 47% | 64% | 67% | 79% | 84% |
+| Huber 0.7 | 43% | 52% | 66% | 73% | 80% | 89% |
+| Huber 1.0 | 48% | 65% | 66% | 87% | 77% | 96% |
+| Huber 1.4 | 43% | 76% | 57% | 93% | 67% | 97% |
+| … weighted by rank of level, from 1 to 0.2 | 66% | 69% | 81% | 88% | 90% | 96% |
+| … slower half of the pairs weighs 0.3 | 70% | 58% | 86% | 80% | 95% | 91% |
+
+A window's time on *very noisy* has bursts and stalls in it, which only slow: a pair whose mean level is low had little of them. Then whole rules, with
+1 % of the level at the lower end and 4 % at the upper one; columns: adopted at 1.00, the worst machine; 1.03 on *quiet*; 1.15 on *very noisy*;
+pairs on *quiet* at 1.00, 1.03, 1.15; pairs on *very noisy* at 1.00. Looks at 5, 8, 12, 16, 20 pairs unless said.
+
+| rule | at 1.00 | 1.03, quiet | 1.15, very noisy | pairs, quiet | pairs, very noisy | taken |
+|---|---|---|---|---|---|---|
+| trimmed, 5, 8, 12 (before; 2.5 % at each end) | 1.2% | 66% | 62.4% | 11.0, 9.8, 5.6 | 11.9 | no |
+| the same, 1 % and 4 % | 0.5% | 45% | 41.0% | 10.4, 10.7, 6.6 | 11.8 | no |
+| trimmed, more looks | 0.3% | 80% | 76.7% | 15.3, 15.5, 7.0 | 19.5 | no |
+| Huber 1.0 | 0.4% | 91% | 77.2% | 14.3, 13.8, 5.6 | 19.5 | no |
+| Huber 1.4 | 0.4% | 94% | 70.5% | 13.5, 12.6, 5.1 | 19.4 | no |
+| … weighted by rank of level | 0.5% | 92% | 90.3% | 14.1, 13.4, 5.5 | 19.3 | no |
+| … by distance above the median level, in 2 spreads | 0.7% | 93% | 88.7% | 13.6, 12.9, 5.4 | 19.0 | no |
+| … in 1 spread | 0.8% | 92% | 91.5% | 14.2, 13.4, 5.9 | 19.1 | no |
+| … in 1.5 spreads, and stopped where 1.5 errors would not help | 0.6% | 91% | 82.9% | 7.0, 12.7, 5.4 | 8.1 | no |
+| …… 0.5 errors | 0.5% | 80% | 70.7% | 5.4, 11.2, 5.4 | 5.9 | no |
+| …… 1.5 errors; looks at every pair to 10, every other to 20 | 0.5% | 90% | 79.5% | 6.3, 12.2, 5.2 | 7.1 | no |
+| …… 2 errors; 5, 7, 9, 12, 16, 20; spending 1.5 | 0.7% | 92% | 86.9% | 8.5, 13.1, 5.7 | 10.2 | no |
+| ……… fewer than 8 pairs: Huber 2, not weighted | 0.5% | 93% | 85.2% | 8.6, 12.8, 5.0 | 9.8 | no |
+| ……… fewer than 8: Huber 2, 2 spreads; else 1 spread | 0.7% | 91% | 88.2% | 8.4, 13.3, 5.3 | 10.1 | no |
+| ………… weighted by the slower side of a pair instead | 0.7% | 91% | 86.6% | 7.8, 13.1, 5.3 | 8.9 | no |
+| ………… and 24 pairs, spending 1.5 and 0.75, 2.5 errors | 0.9% | 95% | 93.3% | 11.3, 14.3, 5.5 | 14.6 | no |
+| ………… 24 pairs, spending 1.2 and 0.6, 2.2 errors, 1 % (three: 0.5 %), seeds 60 606 | 1.1% | 95% | 89.0% | 10.2, 13.9, 5.1 | 12.7 | scored, left |
+| ………… the same, 2.4 errors, 0.75 % (three: 0.33 %), scored above | 0.5% | 96% | 90.8% | 10.5, 14.8, 5.2 | 13.2 | yes |
+
+- The one before the last was scored on seeds 60 606, 1000 runs a cell: of equal configurations it adopted 1.4 % and 1.6 % on *very noisy* (bar 1 %), so
+  the finalists now share 1 % and not 1.5 %. All other figures were like those above; the winner there 70.4 % and 87.0 %.
+- Stopping what is hopeless (the mean plus some errors would not be adopted by the last look) saves a quarter to a half of the pairs where there is nothing;
+  nothing is adopted by it, and the interval holds at whatever look it is reported.
+- A candidate that is slow in a part of its own processes would have just those weigh less. Trimming forgave it as well: both claim what an ordinary
+  process gains.
+- Not tried: noise known from the search or from within the windows that steadies the error of the first looks (a wrong one would adopt wrongly, and no bar
+  needed it); signed ranks and Hodges–Lehmann.
+
+For the looks at 5, 8, 12 pairs that were before:
 
 On other seeds, 1300 sequences of pairs a cell (800 at 0.90), before the scored runs; the rule before this one was scored on
 seeds 20 260, and missed the choice under unseen bursts (92.0 %) and over-claims on *very noisy* (+2.2 %, +11.2 %). Columns: pairs

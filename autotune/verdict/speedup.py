@@ -29,7 +29,6 @@ ALPHA = 0.05  # that the interval of one candidate misses, over all looks
 FALSE_ADOPTION = 0.01  # that the lower end of any finalist's, which adopts, lies too high; shared by the finalists
 MOST_FALSE_ADOPTION = 0.0075  # ... of which one has no more than this
 HOPE = 2.4  # standard errors that a mean may be too low by: where even so the last look would not adopt, it is not waited for
-PROMISED_PAIRS = 7  # beyond the budget no more are taken at a time
 MINIMUM_GAIN = 0.02  # below this a change is not worth its risk, and within it two candidates are tied
 NOISE_WEIGHT = 4  # degrees of freedom the noise known from baseline blocks counts for beside a candidate's own pairs
 REPORTED_PAIRS_LIMIT = 1000  # beyond it "more pairs" is no advice
@@ -215,35 +214,6 @@ def decide(
         return SpeedDecision("reject", interval, f"no gain of {minimum_gain:.0%} or more is shown: {figures}")
     needed = required_blocks(log_ratios, estimate, 2 * lower / len(looks), levels=levels)
     return SpeedDecision("reject", interval, too_noisy_text(interval, pairs, needed), True, needed)
-
-
-def next_look_adopts(
-    log_ratios: Sequence[float],
-    *,
-    look: int,
-    levels: Sequence[float] | None = None,
-    looks: Sequence[int] = LOOKS,
-    finalists: int = 1,
-    minimum_gain: float = MINIMUM_GAIN,
-    alpha: float = ALPHA,
-) -> bool:
-    """Whether a look at most :data:`PROMISED_PAIRS` pairs away would adopt, were its pairs to lie and scatter as these do. Arguments as of
-    :func:`decide`.
-
-    The interval of five pairs reaches 10 errors down, that of twelve 5. Who would stop at five may be a few pairs short of a proof.
-    Going on or not may depend on what was seen: the interval holds at whatever look it is reported.
-    """
-    centre, error, freedom = robust_mean(log_ratios, levels)
-    if freedom == 0:
-        return False
-    for later in range(look + 1, len(looks)):
-        if looks[later] > len(log_ratios) + PROMISED_PAIRS:
-            break
-        expected = error * math.sqrt(len(log_ratios) / looks[later])
-        half = critical_value(looks[later], later, looks, _lower_tail(alpha, finalists)) * expected
-        if centre - half > 0 and _drawn(centre, expected, looks[later] - 1) >= math.log1p(minimum_gain):
-            return True
-    return False
 
 
 def required_blocks(

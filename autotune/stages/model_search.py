@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import live_domains
 from autotune.results import Interval, KnobGain, Observation, Trial
-from autotune.search.focus import knobs_that_matter
+from autotune.search.focus import LOADER_KINDS, knobs_that_matter
 from autotune.search.model import KnobVerdict, Plot
 from autotune.stages.bench import Bench
 from autotune.stages.lanes import MOST_LOST, spread
@@ -27,7 +27,7 @@ from autotune.stages.observe import explain_failure
 from autotune.stages.plots import LivePlots
 from autotune_spaces.base import Value
 
-STILL_WAITING = 0.5  # share of an iteration
+MOSTLY = 0.5  # share of the time: where more is lost to the loader, its knobs are searched alone
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,11 @@ def search_live(bench: Bench, observation: Observation) -> tuple[list[Trial], Fo
         Interrupted: the user asked to stop; call again to resume.
     """
     domains = live_domains(observation.domains, observation.defaults, bench.spec.search_space)
-    share = None if observation.ceiling is None else 1 / max(observation.ceiling, 1.0)
-    names, later = knobs_that_matter(observation.bottleneck, observation.domains, share)
-    study = ModelStudy(bench, observation, [name for name in names if name in domains])
+    names: tuple[str, ...] = tuple(observation.domains)
+    later: tuple[str, ...] = ()
+    if waiting_share(observation) > MOSTLY:  # nothing but the loader can be felt
+        names, later = knobs_that_matter(observation.bottleneck, observation.domains, None)
+    study = ModelStudy(bench, observation, [name for name in names if name in domains], loader_binds=bool(later))
     study.restore()
     _measure(study, bench)
     if later and not _waits_still(study):
@@ -83,11 +85,18 @@ def _measure(study: ModelStudy, bench: Bench) -> None:
     spread(bench, study.take, serve, give_up)
 
 
+def waiting_share(observation: Observation) -> float:
+    """Share of the time that the job would save if batches cost nothing, epoch ends included, 0..1."""
+    if observation.bottleneck not in LOADER_KINDS:
+        return 0.0
+    return observation.anatomy.reader_ratio if observation.ceiling is None else 1 - 1 / max(observation.ceiling, 1.0)
+
+
 def _waits_still(study: ModelStudy) -> bool:
     """Whether the job waits for its loader most of the time with the best of the loader's knobs, too: no other can be felt then."""
     best = study.best()
     parts = best.anatomy if best is not None and best.anatomy is not None else study.observation.anatomy
-    return parts.reader_ratio > STILL_WAITING
+    return parts.reader_ratio > MOSTLY
 
 
 def _gain(verdict: KnobVerdict) -> KnobGain:

@@ -76,8 +76,8 @@ class _Seen:
 class ModelStudy:
     """The model, what it was told, and the trials that makes. One lane at a time asks or tells."""
 
-    def __init__(self, bench: Bench, observation: Observation, names: Sequence[str]) -> None:
-        self.bench, self.observation = bench, observation
+    def __init__(self, bench: Bench, observation: Observation, names: Sequence[str], loader_binds: bool) -> None:
+        self.bench, self.observation, self._loader_binds = bench, observation, loader_binds
         self.space = bench.spec.search_space
         self._domains = live_domains(observation.domains, observation.defaults, self.space)
         self.names = list(names)  # knobs searched now
@@ -117,7 +117,7 @@ class ModelStudy:
         model = ModelSearch(
             [self._search_knob(name) for name in self.names],
             normalise=partial(normalise, defaults=observation.defaults, space=self.space),
-            bottleneck="loader" if observation.bottleneck in LOADER_KINDS else observation.bottleneck,
+            bottleneck="loader" if self._loader_binds else "compute" if observation.bottleneck in LOADER_KINDS else observation.bottleneck,
             seed=self.bench.seed, noise=min(max(observation.noise, 0.02), 0.2),
             compile_start_up_s=self._compile_s, planned_s=self.bench.spec.planned_steps * observation.anatomy.iteration_s,
         )
@@ -143,7 +143,7 @@ class ModelStudy:
     def widen(self, names: Sequence[str]) -> None:
         """Search these knobs as well, with what is known of the others: the loader is no longer what the job waits for."""
         with self._turn:
-            self.observation = replace(self.observation, bottleneck="compute")
+            self._loader_binds = False
             self.names += [name for name in names if name not in self.names]
             self.stopped, self._model_of_names = "", None
 

@@ -65,8 +65,10 @@ def tune(bench: Bench) -> Result:
     observation = observe(bench)
     _foretell(bench, observation)
     searched = search(bench, observation)
+    bench.stop.check()
     trials = searched.trials
     proof = prove(bench, observation, searched)
+    bench.stop.check()
     explanation = _explained(bench, observation, proof, trials)
     trace_trials(bench, trials)
     disturbed = list(bench.journal.all("disturbed"))

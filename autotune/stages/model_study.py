@@ -154,6 +154,7 @@ class ModelStudy:
         with self._turn:
             if not self.names:
                 return None
+            self.bench.stop.check()
             now_s = self.bench.journal.elapsed_s
             used_up = self.bench.spec.budget.tried(len(self._seen))
             if used_up or len(self._rows) > MOST_BLOCKS:

@@ -38,7 +38,7 @@ def test_ctrl_c_saves_and_the_same_command_carries_on(tmp_path: Path) -> None:
     with (job.folder / "own_modules.py").open("a") as program:
         program.write("# edited meanwhile\n")
     again = job.start()
-    wait_until(lambda: len(plots(job)) > len([e for e in before if e["kind"] == "plot"]), 90, "further blocks")
+    wait_until(lambda: any(e["kind"] in ("plot", "found", "run") for e in job.journal()[len(before):]), 90, "what comes next")
     os.kill(again.pid, signal.SIGINT)
     _, err = again.communicate(timeout=60)
     assert again.returncode == 130, err

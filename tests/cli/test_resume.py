@@ -25,6 +25,7 @@ def plots(job: Job) -> list[dict]:
     return [e for e in job.journal() if e["kind"] == "plot"]
 
 
+@pytest.mark.slow  # sometimes takes minutes; in the default run: tests/stages/test_stop.py
 def test_ctrl_c_saves_and_the_same_command_carries_on(tmp_path: Path) -> None:
     job = make_job(tmp_path / "job", "python own_modules.py")
     process = job.start()

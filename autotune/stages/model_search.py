@@ -52,7 +52,7 @@ def search_live(bench: Bench, observation: Observation) -> tuple[list[Trial], Fo
     names: tuple[str, ...] = tuple(observation.domains)
     later: tuple[str, ...] = ()
     if waiting_share(observation) > MOSTLY:  # nothing but the loader can be felt
-        names, later = knobs_that_matter(observation.bottleneck, observation.domains, None)
+        names, later = knobs_that_matter(observation.bottleneck, observation.domains)
     study = ModelStudy(bench, observation, [name for name in names if name in domains], loader_binds=bool(later))
     study.restore()
     _measure(study, bench)

@@ -16,7 +16,7 @@ from functools import partial
 from autotune.errors import BaselineError
 from autotune.job.configs import key_of, live_domains, normalise
 from autotune.results import Anatomy, Observation, Trial
-from autotune.search.focus import LOADER_KINDS
+from autotune.search.focus import AT_CEILING, LOADER_KINDS, at_ceiling
 from autotune.search.model import Answer, ModelSearch, Plot, SearchKnob
 from autotune.search.seeds import guess
 from autotune.secrets import mask_command
@@ -159,6 +159,9 @@ class ModelStudy:
             used_up = self.bench.spec.budget.tried(len(self._seen))
             if used_up or len(self._rows) > MOST_BLOCKS:
                 self.stopped = "budget.trials is used up" if used_up else "the machine is too noisy to tell more"
+                return None
+            if self._loader_binds and at_ceiling(*self.model.gain(self.model.leader()), self.observation.ceiling):
+                self.stopped = f"at {AT_CEILING:.0%} of what batches for nothing would give"
                 return None
             iteration_s = self.observation.anatomy.iteration_s
             first_block_s = max(BLOCK_S, MIN_ITERATIONS * iteration_s) + SETTLE_ITERATIONS * iteration_s

@@ -96,8 +96,8 @@ def mix(size: int, rng: np.random.Generator, gains: tuple[float, ...] = GAINS) -
     effects: dict = {}
     best = []
     for knob, gain in zip(chosen, gains, strict=False):
-        best.append(_plant(knob, -math.log(gain), effects, rng))
-    return Space(knobs, "compute", effects, _pairs(best, gains, rng))
+        best.append(plant(knob, -math.log(gain), effects, rng))
+    return Space(knobs, "compute", effects, planted_pairs(best, gains, rng))
 
 
 def loader(rng: np.random.Generator) -> Space:
@@ -105,10 +105,10 @@ def loader(rng: np.random.Generator) -> Space:
     compute = [knobs[i] for i in rng.permutation(len(knobs)) if not knobs[i].loader]
     effects: dict = {}
     best = [
-        _plant(knob, -math.log(gain), effects, rng)
+        plant(knob, -math.log(gain), effects, rng)
         for knob, gain in zip(compute, GAINS, strict=False)
     ]
-    return Space(knobs, "loader", effects, _pairs(best, GAINS, rng), float(rng.uniform(1.0, 4.0)))
+    return Space(knobs, "loader", effects, planted_pairs(best, GAINS, rng), float(rng.uniform(1.0, 4.0)))
 
 
 def nothing(rng: np.random.Generator) -> Space:
@@ -177,7 +177,7 @@ def _knobs(
     return tuple(knobs)
 
 
-def _plant(
+def plant(
     knob: SearchKnob, effect: float, effects: dict, rng: np.random.Generator
 ) -> tuple[str, object]:
     """One value has the whole effect, others a part of it; a loss is one at every value."""
@@ -191,7 +191,7 @@ def _plant(
     return knob.name, knob.values[best]
 
 
-def _pairs(
+def planted_pairs(
     best: list, gains: tuple[float, ...], rng: np.random.Generator
 ) -> dict[frozenset, float]:
     """The first two and another pair give less than their sum, a third one more."""

@@ -416,25 +416,30 @@ def test_agent_is_importable_without_torch():
 
 
 def test_cost_of_the_proxy_per_batch(hook):
-    """At most 5 µs more than torch's own iterator, listener included; the best of several rounds counts."""
+    """Counted, not timed (benchmarks/overhead.py does that): what a batch makes Python call beyond torch's own iterator, listener included."""
 
     class Ready(Numbers):
         def __getitems__(self, indices):
             return batch
 
-    def per_batch(rounds=7):
-        best = float("inf")
-        for _ in range(rounds):
-            loader = DataLoader(Ready(4000), batch_size=1, collate_fn=lambda items: items)
-            iterator = iter(loader)
-            next(iterator)
-            began = time.perf_counter()
+    def calls_per_batch(batches=1000):
+        calls = 0
+
+        def count(frame, event, argument):
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        iterator = iter(DataLoader(Ready(batches), batch_size=1, collate_fn=lambda items: items))
+        next(iterator)
+        sys.setprofile(count)
+        try:
             for _ in iterator:
                 pass
-            best = min(best, (time.perf_counter() - began) / 3999)
-        return best
+        finally:
+            sys.setprofile(None)
+        return calls / (batches - 1)
 
     batch = (torch.zeros(4, 3), torch.zeros(4))
-    bare = per_batch()
+    bare = calls_per_batch()
     hook()
-    assert per_batch() - bare <= 5e-6
+    assert calls_per_batch() - bare <= 16

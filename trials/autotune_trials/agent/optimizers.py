@@ -42,9 +42,14 @@ class OptimizerControl:
         fusible = all(
             p.is_floating_point() and p.device.type in ("cpu", "cuda") and p.layout == self._torch.strided for p in parameters
         )
-        if "fused" in optimizer.defaults and fusible:
+        if "fused" in optimizer.defaults and fusible and not self._fused_does_nothing(parameters):
             found.append("fused")
         return tuple(found)
+
+    def _fused_does_nothing(self, parameters: list[Any]) -> bool:
+        """Whether torch's kernel silently leaves some parameters as they are: SGD's on a CPU, in half precision (torch 2.13)."""
+        halves = (self._torch.bfloat16, self._torch.float16)
+        return isinstance(self.optimizer, self._torch.optim.SGD) and any(p.device.type == "cpu" and p.dtype in halves for p in parameters)
 
     def implementation(self) -> str:
         """What the job asked for."""

@@ -1,9 +1,10 @@
 """A training program whose speed is planted: it looks which knobs are set in its own process, and
-sleeps in its forward pass for as long as the plan says, with the noise of a machine.
+sleeps in its forward pass until an iteration has taken what the plan says, with the noise of a
+machine. Waiting for batches comes on top.
 
     python planted_job.py plan.json [--epochs N] [--seed N]
 
-What it computes beside that takes some 3 ms. Run by planted_runs.py.
+What it really computes takes some milliseconds, hidden in that. Run by planted_runs.py.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Level:
     """The machine's: wanders in wall time, differently in every process."""
 
     def __init__(self) -> None:
-        self.random, self.at = random.Random(), time.monotonic()
+        self.random = random.Random()
+        self.at = self.until = time.monotonic()  # until: when the present pass may end
         self.fast, self.slow = self.random.gauss(0, FAST), self.random.gauss(0, SLOW)
 
     def factor(self) -> float:
@@ -73,17 +75,19 @@ class Model(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.training:
             cost = ITERATION_S * math.exp(self.log_cost(x)) * LEVEL.factor()
-            time.sleep(cost * len(x) / BATCH)
+            LEVEL.until += cost * len(x) / BATCH
+            time.sleep(max(0.0, LEVEL.until - time.monotonic()))
+            LEVEL.until = time.monotonic()
         return self.out(torch.relu(self.conv(x)).flatten(1))
 
     def log_cost(self, x: torch.Tensor) -> float:
         group = self.optimizer.param_groups[0]
-        small = gc.get_threshold()[0] == 50_000
+        rarely = gc.get_threshold()[0] == 50_000
         layout = self.conv.weight.is_contiguous(memory_format=torch.channels_last)
         set_now = {
             ("amp_dtype", "bfloat16" if torch.is_autocast_enabled("cpu") else "off"),
             ("channels_last", layout and not self.conv.weight.is_contiguous()),
-            ("gc", "threshold-50000" if small else "freeze" if gc.get_freeze_count() else "default"),
+            ("gc", "threshold-50000" if rarely else "default"),
             ("intra_op_threads", torch.get_num_threads()),
             ("matmul_precision", torch.get_float32_matmul_precision()),
             ("optimizer_impl", next((w for w in ("foreach", "fused") if group.get(w)), "default")),
@@ -104,14 +108,17 @@ def main() -> None:
     model = Model(plan)
     loader = DataLoader(Items(plan["item_s"]), BATCH, shuffle=True, drop_last=True)
     model.optimizer = optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    LEVEL.until = time.monotonic()
     for epoch in range(options.epochs):
-        total = 0.0
+        total, asked = 0.0, time.monotonic()
         for x, y in loader:
+            LEVEL.until += time.monotonic() - asked
             optimizer.zero_grad()
             loss = nn.functional.mse_loss(model(x), y)
             loss.backward()
             optimizer.step()
             total += loss.item()
+            asked = time.monotonic()
         print(f"epoch {epoch}: loss {total / len(loader):.4f}", flush=True)
 
 

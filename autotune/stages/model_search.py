@@ -4,9 +4,9 @@
         ▲                      │
         └────── log costs ◀────┘
 
-While the loader is the bottleneck only its knobs are searched; when they are done, and the job no longer waits for batches most of
-its time, the search goes on with the others on top of what was found. What comes out is the model's answer: the fastest
-configuration, less the knobs that are not worth their price.
+While the job waits for batches most of its time only the loader's knobs are searched; as soon as it does not any more, with the
+best of their values, the search goes on with all knobs together. What comes out is the model's answer: the fastest configuration, less the
+knobs that are not worth their price.
 """
 
 from __future__ import annotations
@@ -22,12 +22,10 @@ from autotune.search.focus import LOADER_KINDS, knobs_that_matter
 from autotune.search.model import KnobVerdict, Plot
 from autotune.stages.bench import Bench
 from autotune.stages.lanes import MOST_LOST, spread
-from autotune.stages.model_study import ModelStudy
+from autotune.stages.model_study import MOSTLY, ModelStudy
 from autotune.stages.observe import explain_failure
 from autotune.stages.plots import LivePlots
 from autotune_spaces.base import Value
-
-MOSTLY = 0.5  # share of the time: where more is lost to the loader, its knobs are searched alone
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ def search_live(bench: Bench, observation: Observation) -> tuple[list[Trial], Fo
     study = ModelStudy(bench, observation, [name for name in names if name in domains], loader_binds=bool(later))
     study.restore()
     _measure(study, bench)
-    if later and not _waits_still(study):
+    if later and not study.waits_still():
         bench.progress.note(f"{', '.join(study.names) or 'the loader'}: done ({study.stopped}); the search goes on with the other knobs")
         study.widen([name for name in later if name in domains])
         names = (*names, *later)
@@ -90,13 +88,6 @@ def waiting_share(observation: Observation) -> float:
     if observation.bottleneck not in LOADER_KINDS:
         return 0.0
     return observation.anatomy.reader_ratio if observation.ceiling is None else 1 - 1 / max(observation.ceiling, 1.0)
-
-
-def _waits_still(study: ModelStudy) -> bool:
-    """Whether the job waits for its loader most of the time with the best of the loader's knobs, too: no other can be felt then."""
-    best = study.best()
-    parts = best.anatomy if best is not None and best.anatomy is not None else study.observation.anatomy
-    return parts.reader_ratio > MOSTLY
 
 
 def _gain(verdict: KnobVerdict) -> KnobGain:

@@ -17,7 +17,7 @@ from autotune.errors import BaselineError
 from autotune.job.configs import key_of, live_domains, normalise
 from autotune.results import Anatomy, Observation, Trial
 from autotune.search.focus import AT_CEILING, LOADER_KINDS, at_ceiling
-from autotune.search.model import Answer, ModelSearch, Plot, SearchKnob
+from autotune.search.model import FIRST_LOOK, Answer, ModelSearch, Plot, SearchKnob
 from autotune.search.seeds import guess
 from autotune.secrets import mask_command
 from autotune.stages.bench import Bench
@@ -36,6 +36,7 @@ COMPILE_S: dict[Value, float] = {"default": 20.0, "reduce-overhead": 25.0, "max-
 MOST_ALIKE = 4  # blocks of one configuration in a plot
 SWITCH_S = 1.5  # a dear knob, until one was seen
 AGES_S = 1e7
+MOSTLY = 0.5  # share of the time: where more is lost to the loader, its knobs are searched alone
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,9 @@ class ModelStudy:
                 switch_s={"loader": sum(switches) / len(switches) if switches else SWITCH_S} if self._has_dear() else {},
             )
             self.stopped = self.model.stopped
+            if self._loader_binds and plot is not None and plot.purpose != FIRST_LOOK and not self.waits_still():
+                self.stopped = "the job no longer waits for batches most of its time"
+                return None
             if plot is not None and len({key_of(config) for config in plot.blocks}) == 1:  # no cheap knob is left to alternate
                 plot = replace(plot, blocks=plot.blocks[:MOST_ALIKE])
             plot = self._within_the_limit(plot)
@@ -180,6 +184,12 @@ class ModelStudy:
                 leader = self.model.leader()
                 self.bench.progress.measuring(f"{len(self._rows)} blocks, {plot.purpose}; fastest so far", leader)
             return plot
+
+    def waits_still(self) -> bool:
+        """Whether the job waits for its loader most of the time with the best that was found, too: no other knob can be felt then."""
+        best = self.best()
+        parts = best.anatomy if best is not None and best.anatomy is not None else self.observation.anatomy
+        return parts.reader_ratio > MOSTLY
 
     def _within_the_limit(self, plot: Plot | None) -> Plot | None:
         """``plot`` without configurations beyond ``budget.trials``; None: nothing is left of it."""

@@ -14,7 +14,7 @@ from autotune.job.configs import in_words, key_of
 from autotune.verdict.sequential import robust_mean
 
 MARK = "<!-- Made by run.py page; what follows is overwritten. -->"
-METHODS = ("ours", "tpe", "tpe-confirmed", "random", "random-confirmed", "ofat", "ofat-confirmed")
+METHODS = ("ours", "expert", "tpe", "tpe-confirmed", "random", "random-confirmed", "ofat", "ofat-confirmed")
 
 
 def write_page() -> str:

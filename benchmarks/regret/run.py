@@ -2,6 +2,7 @@
 
     python benchmarks/regret/run.py best JOB [--minutes 60]                         the best known, by a search that is not the tool's
     python benchmarks/regret/run.py answer JOB --method tpe --minutes 3 10 30       ours, or one of the rivals
+    python benchmarks/regret/run.py expert JOB                                      what an engineer would set (experts.py)
     python benchmarks/regret/run.py score JOB [--rounds 6] [--incumbents]           all of it again, in fresh processes in turns
     python benchmarks/regret/run.py page                                            writes README.md's tables
 
@@ -37,7 +38,8 @@ def main() -> None:
     score = commands.add_parser("score")
     score.add_argument("--rounds", type=int, default=6)
     score.add_argument("--incumbents", action="store_true", help="also what TPE would have answered on its way")
-    for command in (best, answer, score):
+    expert = commands.add_parser("expert")
+    for command in (best, answer, expert, score):
         command.add_argument("job", choices=sorted(scripts()))
     commands.add_parser("page")
     options = parser.parse_args()
@@ -61,11 +63,14 @@ def main() -> None:
 def act(processes, options) -> None:  # type: ignore[no-untyped-def]
     """What needs fresh processes of the job."""
     from best import search_best
+    from experts import expert
     from methods import rival
     from score import score
 
     if options.what == "best":
         print(search_best(processes, options.minutes))
+    elif options.what == "expert":
+        print(expert(processes))
     elif options.what == "score":
         found = score(processes, options.rounds, options.incumbents)
         print(f"{len(found['configs'])} configurations, {len(found['log_costs'][0])} rounds")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from replayed import Loss, Machine, job, run, table
 
 from autotune.search.focus import at_ceiling, knobs_that_matter
 from autotune.stages.kept_session import TOO_MANY_WORKERS
 from autotune.stages.proposals import to_blame
+from autotune_trials.protocol import Block, BlockReport
 
 NAMES = ("amp_dtype", "num_workers", "batch_size", "persistent_workers", "malloc", "data_staging")
 LOADER, OTHERS = ("num_workers", "persistent_workers", "data_staging"), ("amp_dtype", "batch_size", "malloc")
@@ -45,3 +50,29 @@ def test_at_the_ceiling(speedup: float, sd: float, ceiling: float | None, reache
 )
 def test_where_the_machine_ended_the_knob_that_took_too_much_is_blamed(config: dict, reason: str, blamed: tuple[str, ...]) -> None:
     assert to_blame(config, reason) == blamed
+
+
+class Waits(Machine):
+    """Replays a job that waits for batches most of its time, until it has workers."""
+
+    def report(self, block: Block, config: dict) -> BlockReport:
+        slow, fast = self.table, replace(self.table, phases={"data": 0.02, "forward": 0.98})
+        self.table = fast if config.get("num_workers") else slow
+        try:
+            return super().report(block, config)
+        finally:
+            self.table = slow
+
+
+def test_once_it_no_longer_waits_all_knobs_are_searched(tmp_path: Path) -> None:
+    """The loader's knobs alone do not take the whole search for the last per cent of them."""
+    speeds = {"num_workers": {"1": 0.4, "2": 0.35, "4": 0.36}, "amp_dtype": {"bfloat16": 0.7}, "prefetch_factor": {"4": 1.0, "8": 1.0}}
+    waiting = table(Loss(), factors=speeds, phases={"data": 0.7, "forward": 0.3}, noise=0.1, block_noise=0.05)
+    space = "{num_workers: [1, 2, 4], prefetch_factor: auto, amp_dtype: [bfloat16]}"
+    found = run(tmp_path / "run", Waits(waiting), job(tmp_path / "job", space)).knobs
+    assert found["amp_dtype"] == "bfloat16" and found["num_workers"] in (2, 4)
+    lines = (tmp_path / "run" / "run" / "journal.jsonl").read_text().splitlines()
+    plots = [{name for block in e["data"] for name in block["config"]} for e in map(json.loads, lines) if e["kind"] == "plot"]
+    first = next(n for n, names in enumerate(plots) if "amp_dtype" in names)
+    assert set.union(*plots[:first]) >= {"num_workers", "prefetch_factor"}
+    assert 3 < first < 12

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from autotune_spaces.base import Config, Value
 
+FIRST_LOOK = "first look"
+
 
 @dataclass(frozen=True)
 class SearchKnob:
@@ -53,7 +55,7 @@ class Plot:
     """
 
     blocks: tuple[Config, ...]  # only what differs from the job's own; ``{}`` is the baseline
-    purpose: str  # "first look", "sampled", "compile", "leader"
+    purpose: str  # FIRST_LOOK, "sampled", "compile", "leader"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from autotune.search.model.answers import Judge
 from autotune.search.model.columns import Columns
 from autotune.search.model.compiling import Compiling
 from autotune.search.model.evidence import Evidence
-from autotune.search.model.knobs import Answer, Plot, SearchKnob
+from autotune.search.model.knobs import FIRST_LOOK, Answer, Plot, SearchKnob
 from autotune.search.model.looks import Looks
 from autotune.search.model.plots import Plots, blocks_of
 from autotune_spaces.base import Config, Value
@@ -102,11 +102,11 @@ class ModelSearch:
         rng = np.random.default_rng((self._seed, len(self._evidence), len(self._evidence.failures)))
         waiting = self._looks.open(belief)
         if not len(self._evidence) and waiting and waiting[0][0] in self._plots.dear:
-            return self._plot([self._columns.default] * min(room, 3), "first look")
+            return self._plot([self._columns.default] * min(room, 3), FIRST_LOOK)
         if waiting:
             looks = self._plots.first_look(belief, waiting, room, rng)
             if looks:
-                return self._plot(looks, "first look")
+                return self._plot(looks, FIRST_LOOK)
         kept = self._judge.worth_their_price(belief)[0]
         regret = self._judge.open_regret(belief, kept)
         graph = self._compiling.purchase(

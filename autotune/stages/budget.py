@@ -1,25 +1,30 @@
 """How the budget's minutes are shared out.
 
-    │ observe │ search ───────────────▶│ process knobs ▶│ eight fresh pairs, loss check │ explain │
-    0                        search_ends_s     proof_begins_s                          budget.minutes
+    │ observe │ search ───────────────▶│ process knobs ▶│ fresh pairs, loss check │ explain │
+    0                        search_ends_s     proof_begins_s                    budget.minutes
+
+The faster the candidate, the shorter its runs and the fewer the pairs that prove it: the search has what they leave.
 """
 
 from __future__ import annotations
 
+import math
+
 from autotune.results import Observation
 from autotune.stages.bench import Bench
-from autotune.stages.fresh import first_look_s, pair_s
+from autotune.stages.fresh import FIRST_LOOK, first_look_s, pair_s
 
 SEARCH_SHARE = 0.55  # of the budget at most: beyond it a live search learns little that fresh processes do not tell better
 PAIRS_KEPT = 8  # of fresh processes, for the proof of one finalist
+CLEAR = math.log(1.5)  # a gain that the first look proves, on all but the noisiest machines
 EXPLAIN_STARTS, EXPLAIN_S = 4, 30.0  # starts of the job and seconds beside them that explaining a winner takes
 FEWEST_SHARE = 0.15  # of the budget is searched however long a proof takes: an answer without a search is none
 
 
-def proof_begins_s(bench: Bench, observation: Observation) -> float:
-    """Seconds into the run at which the proof of a finalist has to begin."""
-    budget_s = bench.spec.budget.minutes * 60
-    return budget_s - explain_s(observation) - PAIRS_KEPT * pair_s(bench, observation)
+def proof_begins_s(bench: Bench, observation: Observation, gain: float = 0.0) -> float:
+    """Seconds into the run at which the proof of a finalist has to begin. ``gain``: its log speed-up as it is known until now."""
+    pairs = PAIRS_KEPT if gain < CLEAR else FIRST_LOOK
+    return bench.spec.budget.minutes * 60 - explain_s(observation) - pairs * pair_s(bench, observation, gain)
 
 
 def explain_s(observation: Observation) -> float:
@@ -29,11 +34,11 @@ def explain_s(observation: Observation) -> float:
 
 def needed_s(bench: Bench, observation: Observation) -> float:
     """About how long a run takes, in seconds, that finds something and proves it at the first look."""
-    return search_ends_s(bench, observation) + first_look_s(bench, observation) + explain_s(observation)
+    return search_ends_s(bench, observation, bench.journal.elapsed_s) + first_look_s(bench, observation) + explain_s(observation)
 
 
-def search_ends_s(bench: Bench, observation: Observation) -> float:
-    """Seconds into the run at which the live search ends at the latest."""
+def search_ends_s(bench: Bench, observation: Observation, began_s: float, gain: float = 0.0) -> float:
+    """Seconds into the run at which the live search that began at ``began_s`` ends at the latest. ``gain``: log speed-up of what it has found."""
     budget_s = bench.spec.budget.minutes * 60
-    end_s = min(SEARCH_SHARE * budget_s, proof_begins_s(bench, observation))
-    return max(end_s, bench.journal.elapsed_s + FEWEST_SHARE * budget_s)
+    end_s = min(SEARCH_SHARE * budget_s, proof_begins_s(bench, observation, gain))
+    return max(end_s, began_s + FEWEST_SHARE * budget_s)

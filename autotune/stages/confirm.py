@@ -81,7 +81,8 @@ def confirm(bench: Bench, observation: Observation, config: Config, pairs: Pairs
         decision = decide(ratios, look=look, levels=levels, looks=LOOKS, finalists=VARIANTS, minimum_gain=MINIMUM_GAIN)
         if decision.state != "continue":
             break
-        ahead_s = (LOOKS[look + 1] - LOOKS[look]) * pair_s(bench, observation) + explain_s(observation)
+        gain = math.log(decision.interval.estimate)
+        ahead_s = (LOOKS[look + 1] - LOOKS[look]) * pair_s(bench, observation, gain) + explain_s(observation)
         if bench.out_of_time_at(f"{pairs.label}|{key_of(config)}|{LOOKS[look]}", ahead_s):
             decision = replace(decision, state="reject", reason=f"{decision.reason}, and {out_of_time_text(bench)}")
             break

@@ -18,6 +18,7 @@ from autotune.executors.base import Executor, FixedRun, SessionFailed
 from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.bench import KILLS, Bench
+from autotune.verdict.speedup import LOOKS
 from autotune.verdict.timing import WARM_UP_MINIMUM, disturbed, warm_up_end
 from autotune_spaces.base import Config
 from autotune_trials.protocol import Record, SessionConfig, Window
@@ -29,7 +30,7 @@ LENGTHENED = 1.25  # a window that was too short becomes longer by this much of 
 BASELINE_TRIES = 2  # of a run of the unchanged job that fails: the whole run would end with it
 REMEASURED = 2  # times a disturbed run is measured again before it is taken as it is
 CONFIRM_SHARE = 0.6  # of the whole budget: how long all runs of one confirmation may take together
-RUNS_OF_A_CONFIRMATION = 10  # five pairs, the first look
+FIRST_LOOK = LOOKS[0]  # pairs
 SHORTEST_LIMIT_S = 60.0  # however small the budget: a machine that is busy for a moment must not cut a run short
 
 
@@ -130,18 +131,19 @@ class FreshRuns:
 
     def _longest_s(self) -> float:
         """Keeps a slow job within the budget: the window is then shorter than convergence.steps, and the result says so."""
-        return max(SHORTEST_LIMIT_S, CONFIRM_SHARE * self.bench.spec.budget.minutes * 60 / RUNS_OF_A_CONFIRMATION)
+        return max(SHORTEST_LIMIT_S, CONFIRM_SHARE * self.bench.spec.budget.minutes * 60 / (2 * FIRST_LOOK))
 
 
 def first_look_s(bench: Bench, observation: Observation) -> float:
     """About how long the proof of one finalist takes at least, in seconds: starts and windows of its first five pairs, one after the other."""
-    return RUNS_OF_A_CONFIRMATION / 2 * pair_s(bench, observation)
+    return FIRST_LOOK * pair_s(bench, observation)
 
 
-def pair_s(bench: Bench, observation: Observation) -> float:
-    """About how long one pair of fresh processes takes, in seconds: two starts and two windows."""
-    window_s = max(bench.spec.convergence.steps * observation.anatomy.iteration_s, MIN_SECONDS)
-    return 2 * (observation.startup_s + window_s)
+def pair_s(bench: Bench, observation: Observation, gain: float = 0.0) -> float:
+    """About how long one pair of fresh processes takes, in seconds: two starts and two windows. ``gain``: the candidate's log speed-up."""
+    steps, iteration_s = bench.spec.convergence.steps, observation.anatomy.iteration_s
+    windows_s = (max(steps * each_s, MIN_SECONDS) for each_s in (iteration_s, iteration_s * math.exp(-gain)))
+    return 2 * observation.startup_s + math.fsum(windows_s)
 
 
 def counted_times(window: Window) -> tuple[float, ...]:

@@ -16,7 +16,7 @@ from functools import partial
 from autotune.errors import BaselineError
 from autotune.job.configs import key_of, live_domains, normalise
 from autotune.results import Anatomy, Observation, Trial
-from autotune.search.focus import AT_CEILING, LOADER_KINDS, at_ceiling
+from autotune.search.focus import AT_CEILING, LOADER_KINDS, SURE, at_ceiling
 from autotune.search.model import FIRST_LOOK, Answer, ModelSearch, Plot, SearchKnob
 from autotune.search.seeds import guess
 from autotune.secrets import mask_command
@@ -93,16 +93,17 @@ class ModelStudy:
         self._switch_s: list[float] = []
         self._block_s: list[float] = []
         self._compile_s = dict(COMPILE_S)
-        self._began_s = self._mark("search-began", bench.journal.elapsed_s)
-        self._ends_s = self._mark("search-ends", search_ends_s(bench, observation))
+        self._began_s = self._begin()
         self._model_of_names: ModelSearch | None = None
 
-    def _mark(self, kind: str, value: float) -> float:
-        """A figure decided once a run: a resumed one goes by the same."""
-        known = self.bench.journal.find(kind)
-        if known is None:
-            self.bench.journal.append(kind, "", value)
-        return float(value if known is None else known)
+    def _begin(self) -> float:
+        """Seconds into the run at which the search began; a resumed one goes by the same."""
+        journal = self.bench.journal
+        began_s = journal.find("search-began")
+        if began_s is None:
+            began_s = journal.elapsed_s
+            journal.append("search-began", "", began_s)
+        return float(began_s)
 
     # ------------------------------------------------------------------------------------------- the model
 
@@ -164,12 +165,13 @@ class ModelStudy:
             if self._loader_binds and at_ceiling(*self.model.gain(self.model.leader()), self.observation.ceiling):
                 self.stopped = f"at {AT_CEILING:.0%} of what batches for nothing would give"
                 return None
+            ends_s = search_ends_s(self.bench, self.observation, self._began_s, self._sure_gain())
             iteration_s = self.observation.anatomy.iteration_s
             first_block_s = max(BLOCK_S, MIN_ITERATIONS * iteration_s) + SETTLE_ITERATIONS * iteration_s
             recent, switches = self._block_s[-20:], self._switch_s[-5:]
             plot = self.model.next_plot(
-                elapsed_share=(now_s - self._began_s) / max(self._ends_s - self._began_s, 1.0),
-                seconds_left=self._ends_s - now_s,
+                elapsed_share=(now_s - self._began_s) / max(ends_s - self._began_s, 1.0),
+                seconds_left=ends_s - now_s,
                 block_s=sum(recent) / len(recent) if recent else first_block_s,
                 switch_s={"loader": sum(switches) / len(switches) if switches else SWITCH_S} if self._has_dear() else {},
             )
@@ -184,6 +186,11 @@ class ModelStudy:
                 leader = self.model.leader()
                 self.bench.progress.measuring(f"{len(self._rows)} blocks, {plot.purpose}; fastest so far", leader)
             return plot
+
+    def _sure_gain(self) -> float:
+        """Log speed-up of the fastest configuration, less two standard deviations; 0.0 where that is none."""
+        gain, sd = self.model.gain(self.model.leader())
+        return max(0.0, gain - SURE * sd)
 
     def waits_still(self) -> bool:
         """Whether the job waits for its loader most of the time with the best that was found, too: no other knob can be felt then."""

@@ -206,7 +206,8 @@ def _search_process(
             if config == start or bench.spec.budget.tried(len(trials)):
                 continue
             trial = known.get(key_of(config))
-            if trial is None and bench.journal.elapsed_s + PROCESS_PAIRS * pair_s(bench, observation) > proof_begins_s(bench, observation):
+            ready_s = bench.journal.elapsed_s + PROCESS_PAIRS * pair_s(bench, observation, log_gain)
+            if trial is None and ready_s > proof_begins_s(bench, observation, log_gain):
                 bench.progress.note(f"no time is left to try {name}={value}")
                 continue
             if trial is None:

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-ITEMS, BATCH, ITERATION_S = 2048, 32, 0.025
+ITEMS, BATCH, ITERATION_S = 2048, 32, 0.04
 WHITE, FAST, SLOW, FAST_S, SLOW_S = 0.05, 0.04, 0.055, 0.06, 3.0  # as in planted.py
 
 

@@ -1,0 +1,37 @@
+"""How the minutes are shared out between the search and the proof."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+from autotune.stages.budget import FEWEST_SHARE, PAIRS_KEPT, SEARCH_SHARE, explain_s, proof_begins_s, search_ends_s
+from autotune.stages.fresh import FIRST_LOOK, MIN_SECONDS, pair_s
+
+
+def asked(minutes: float, iteration_s: float) -> tuple[Any, Any]:
+    spec = SimpleNamespace(budget=SimpleNamespace(minutes=minutes), convergence=SimpleNamespace(steps=200))
+    return SimpleNamespace(spec=spec), SimpleNamespace(startup_s=5.0, anatomy=SimpleNamespace(iteration_s=iteration_s))
+
+
+def test_a_pair_takes_two_starts_and_a_window_of_each_side() -> None:
+    bench, observation = asked(10, 0.1)
+    assert pair_s(bench, observation) == 2 * (5.0 + 20.0)
+    assert math.isclose(pair_s(bench, observation, math.log(4)), 2 * 5.0 + 20.0 + 5.0)
+    assert pair_s(bench, observation, math.log(100)) == 2 * 5.0 + 20.0 + MIN_SECONDS
+
+
+def test_a_clear_gain_leaves_the_search_what_its_proof_does_not_need() -> None:
+    bench, observation = asked(10, 0.1)
+    unknown, clear = (proof_begins_s(bench, observation, gain) for gain in (0.1, math.log(4)))
+    assert unknown == 600 - explain_s(observation) - PAIRS_KEPT * pair_s(bench, observation, 0.1)
+    assert clear == 600 - explain_s(observation) - FIRST_LOOK * pair_s(bench, observation, math.log(4))
+    assert clear > unknown + 150
+    assert search_ends_s(bench, observation, 100.0, math.log(4)) == min(clear, SEARCH_SHARE * 600)
+
+
+def test_however_long_a_proof_takes_something_is_searched() -> None:
+    bench, observation = asked(3, 1.0)
+    assert proof_begins_s(bench, observation) < 0
+    assert search_ends_s(bench, observation, 40.0) == 40.0 + FEWEST_SHARE * 180

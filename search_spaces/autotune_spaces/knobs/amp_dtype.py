@@ -59,6 +59,11 @@ class AmpDtype(Knob):
                 )
             if job.double_backward:
                 return "the job differentiates twice (backward with create_graph=True), which float16's loss scaling cannot follow"
+            if job.world_size > 1 and not job.ddp:
+                return (
+                    "without DistributedDataParallel each rank sees its own gradients alone, and float16 needs all "
+                    "ranks to leave out the same steps"
+                )
         if value == "bfloat16":
             if job.device == "cpu" and not machine.cpu_flags.intersection(CPU_FLAGS):
                 return f"this CPU has no bfloat16 instructions ({' or '.join(CPU_FLAGS)})"

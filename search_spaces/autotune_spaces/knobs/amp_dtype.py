@@ -28,8 +28,8 @@ class AmpDtype(Knob):
         "recent GPU, CPUs with avx512_bf16 or amx_bf16.",
         when_it_does_not="Small models, where the casts cost more than they save. float16 on a CPU is many times slower "
         "and is never tried.",
-        changes_loss="It rounds differently (bfloat16 keeps 8 bits of a number, float16 11 with a small range). Most "
-        "models train the same; it is checked.",
+        changes_loss="It rounds differently (bfloat16 keeps 8 bits of a number, float16 11 with a small range), and on a GPU dropout "
+        "draws other random numbers. Most models train the same; it is checked.",
         source="https://docs.pytorch.org/docs/stable/amp.html",
     )
 
@@ -70,6 +70,10 @@ class AmpDtype(Knob):
             if job.device == "cuda" and machine.compute_capability < BFLOAT16_CAPABILITY:
                 return f"{machine.device_name or 'this GPU'} has no bfloat16 units (compute capability below 8.0)"
         return None
+
+    def redraws_on(self, device: str) -> bool:
+        """On a GPU attention takes another kernel for 16 bits, and dropout fills its vectors otherwise: both drop other elements."""
+        return device == "cuda"
 
     def parse(self, value: Value) -> Value:
         return off_word(value)

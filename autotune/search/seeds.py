@@ -64,11 +64,11 @@ def seeds(
     """
     order = (HEAP if minor_faults >= MANY_FAULTS else ()) + tuple(ORDER.get(bottleneck, ORDER["compute"]))
     ranked = sorted(domains, key=lambda name: order.index(name) if name in order else len(order))
-    plan = []
+    plan: list[dict[str, Value]] = []
     for name in ranked:
-        needed, with_it = NEEDS.get(name), {}
-        if needed in domains and not defaults[needed]:
-            with_it = {needed: guess(needed, domains[needed], defaults[needed])}
+        needed = NEEDS.get(name, "")
+        lacking = [needed] if needed in domains and not defaults[needed] else []
+        with_it = {other: guess(other, domains[other], defaults[other]) for other in lacking}
         values = _guesses(name, domains[name], defaults[name], bottleneck)
         plan += [{name: value, **with_it} for value in values[: 2 if name in SEEDED_TWICE else 1]]
     return plan

@@ -45,6 +45,7 @@ def observe(bench: Bench) -> Observation:
         HookError: the agent cannot get in, or sees no optimizer step.
     """
     bench.progress.stage("observe", "the job as it is")
+    others = bench.executor.gpu_load()
     bench.executor.first_epoch_s = first_epoch_s(bench, first_run(bench))
     stored = bench.journal.find("observation")
     if stored is not None:
@@ -52,6 +53,8 @@ def observe(bench: Bench) -> Observation:
     else:
         observation = _measure(bench)
         bench.journal.append("observation", "", encode(observation))
+    if others and observation.job.device == "cuda":
+        bench.progress.warning(f"other programs use this machine ({'; '.join(others)}): times scatter, and less memory is left")
     if observation.job.loader is not None:
         bench.executor.loader_key = observation.job.loader.key
     record_baseline(bench.tracker, observation)

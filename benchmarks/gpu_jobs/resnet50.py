@@ -8,10 +8,9 @@ Images travel as bytes, in four workers and pinned memory: what limits this job 
 import argparse
 
 import torch
+from conv_net import Images
 from torch import nn
 from torch.utils.data import DataLoader
-
-from conv_net import Images
 
 
 class Bottleneck(nn.Module):

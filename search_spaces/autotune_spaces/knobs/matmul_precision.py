@@ -57,11 +57,7 @@ class MatmulPrecision(Knob):
         return ["highest", "medium"]
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
-        if value == "high" and job.device == "cpu":
-            return "high changes nothing on a CPU"
-        if value == "medium" and job.device == "cuda":
-            return "medium is the same as high on a GPU (TF32)"
-        return None
+        return "high changes nothing on a CPU" if value == "high" and job.device == "cpu" else None
 
     def check_value(self, value: Value) -> str | None:
         return one_of(value, WORDS)

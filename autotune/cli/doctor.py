@@ -68,6 +68,10 @@ def _read(path: str) -> str:
 
 def _missing(machine: Machine, libraries: dict[str, str], governor: str) -> list[str]:
     """What is not as good as it could be, one sentence each."""
+    import os
+
+    from autotune.executors.gpu_load import gpu_load
+
     found = [f"{name} is not installed: {LIBRARIES[name]}" for name, version in libraries.items() if not version]
     if libraries["torch"] and not machine.torch_version:
         found.append(f"torch {libraries['torch']} is installed but cannot be imported")
@@ -86,6 +90,8 @@ def _missing(machine: Machine, libraries: dict[str, str], governor: str) -> list
         found.append(f"the CPU governor is '{governor}': clock changes add noise; 'performance' gives steadier figures")
     if machine.cores < 2:
         found.append("one core only: workers and training share it, and times are noisy")
+    if machine.device == "cuda":
+        found += [f"{clause}: other programs on a GPU add noise and take its memory" for clause in gpu_load(os.environ)]
     return found
 
 

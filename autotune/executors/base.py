@@ -136,6 +136,10 @@ class Executor(ABC):
         """Knob -> what its :meth:`~autotune_spaces.base.Knob.survey` finds where sessions run. Asked for while none does."""
         return {}
 
+    def gpu_load(self) -> tuple[str, ...]:
+        """What other programs do on the GPUs of the sessions, a clause for each GPU in use. Asked for while no session runs."""
+        return ()
+
     def measure_peaks(self, threads: int, device: str, again: bool = False) -> Mapping[str, float]:
         """What the machine of the sessions reaches on ``device`` ("": the one it has) with so many threads of torch (0: as the job's
         environment has it), see :mod:`autotune_trials.measure.peaks`. {}: it cannot be measured here.

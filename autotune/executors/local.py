@@ -24,6 +24,7 @@ from typing import Any
 import autotune_spaces
 import autotune_trials
 from autotune.executors.base import PREPARATION_S, Capture, Executor, FixedRun, LiveSession, SessionFailed
+from autotune.executors.gpu_load import gpu_load
 from autotune.executors.output import read_metrics
 from autotune.executors.side_effects import WorkdirLock, notice, own_places, require_restored, restore_leftovers
 from autotune.export.fingerprint import interpreter
@@ -146,6 +147,9 @@ class LocalExecutor(Executor):
         start = self._job_start()
         found = {knob.name: knob.survey(start) for knob in self.spec.search_space.knobs}
         return {name: surveyed for name, surveyed in found.items() if surveyed is not None}
+
+    def gpu_load(self) -> tuple[str, ...]:
+        return gpu_load({**os.environ, **self.spec.env})
 
     def measure_peaks(self, threads: int, device: str, again: bool = False) -> Mapping[str, float]:
         """In a process of its own, with the job's Python and environment, so with the job's torch, cores and libraries."""

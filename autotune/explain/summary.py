@@ -17,7 +17,7 @@ from statistics import fmean, pvariance
 from autotune.explain.records import Operator, Peak, PerfSummary
 from autotune.explain.roofline import roof_for
 from autotune.explain.trace import Trace
-from autotune.verdict.timing import drop_start, warm_up_end
+from autotune.verdict.timing import drop_start, waiting_times_s, warm_up_end
 from autotune_trials.protocol import Window
 
 
@@ -58,7 +58,7 @@ def summarize(
     times, samples = steady.times_s, steady.samples
     if not times or min(times) <= 0:
         return None
-    reader_s = fmean(steady.data_s) if steady.data_s else steady.phases_s.get("data", 0.0) / len(times)
+    reader_s = fmean(waiting_times_s(steady) or [steady.phases_s.get("data", 0.0) / len(times)])
     batch_s = fmean(times)
     ips = [count / seconds for count, seconds in zip(samples, times, strict=True)]
     used, used_of = utilisation(window, device, cores, busy_share)

@@ -13,12 +13,18 @@ from autotune_spaces.base import Value
 # What usually pays, best first; the first one that lies in the domain is the guess. "most" is the largest value.
 GUESSES: Mapping[str, Sequence[Value]] = {
     "amp_dtype": ("bfloat16", "float16"),
-    "compile_mode": ("default",),
+    "compile_mode": ("default", "reduce-overhead"),
     "matmul_precision": ("high", "medium"),
     "optimizer_impl": ("fused", "foreach"),
     "prefetch_factor": (4,),
     "malloc": ("retain",),
 }
+
+# Where the time goes between kernels: CUDA graphs, which launch them all at once.
+BY_BOTTLENECK: Mapping[str, Mapping[str, Sequence[Value]]] = {"overhead": {"compile_mode": ("reduce-overhead", "default")}}
+SEEDED_TWICE = ("compile_mode",)  # what is best for large kernels is not what is best for many small ones
+# Knobs that mean nothing beside another one's value "no".
+NEEDS = {"prefetch_factor": "num_workers", "persistent_workers": "num_workers", "in_order": "num_workers", "non_blocking": "pin_memory"}
 
 LOADER = ("num_workers", "pin_memory", "persistent_workers", "non_blocking", "prefetch_factor", "in_order")
 COMPUTE = ("amp_dtype", "channels_last", "matmul_precision", "compile_mode", "cudnn_benchmark", "intra_op_threads")
@@ -36,32 +42,33 @@ ORDER: Mapping[str, Sequence[str]] = {
 }
 
 
-def guess(knob: str, values: Sequence[Value], default: Value) -> Value:
+def guess(knob: str, values: Sequence[Value], default: Value, bottleneck: str = "") -> Value:
     """The one value of ``knob`` to try first; never the job's own."""
+    return _guesses(knob, values, default, bottleneck)[0]
+
+
+def _guesses(knob: str, values: Sequence[Value], default: Value, bottleneck: str) -> list[Value]:
+    """Values of ``knob`` that usually pay, best first: at least one, and never the job's own."""
     others = [v for v in values if v != default or type(v) is not type(default)]
-    for preferred in GUESSES.get(knob, ()):
-        if any(v == preferred and type(v) is type(preferred) for v in others):
-            return preferred
-    return others[-1]
+    preferred = BY_BOTTLENECK.get(bottleneck, {}).get(knob) or GUESSES.get(knob, ())
+    return [p for p in preferred if any(v == p and type(v) is type(p) for v in others)] or others[-1:]
 
 
 def seeds(
     bottleneck: str, domains: Mapping[str, Sequence[Value]], defaults: Mapping[str, Value], minor_faults: float = 0.0
 ) -> list[dict[str, Value]]:
-    """One configuration a knob, most promising first. ``minor_faults``: page faults of an iteration; where they are many, the
-    allocator comes first.
+    """One configuration a knob (two of compile_mode), most promising first. ``minor_faults``: page faults of an iteration;
+    where they are many, the allocator comes first.
 
-    A conditional knob is seeded together with what it depends on: prefetching and persistent workers mean nothing
-    without workers.
+    A conditional knob is seeded together with what it depends on: prefetching means nothing without workers.
     """
     order = (HEAP if minor_faults >= MANY_FAULTS else ()) + tuple(ORDER.get(bottleneck, ORDER["compute"]))
     ranked = sorted(domains, key=lambda name: order.index(name) if name in order else len(order))
-    plan = []
+    plan: list[dict[str, Value]] = []
     for name in ranked:
-        config = {name: guess(name, domains[name], defaults[name])}
-        if name in ("prefetch_factor", "persistent_workers") and not defaults.get("num_workers", 0):
-            if "num_workers" not in domains:
-                continue
-            config["num_workers"] = guess("num_workers", domains["num_workers"], defaults["num_workers"])
-        plan.append(config)
+        needed = NEEDS.get(name, "")
+        lacking = [needed] if needed in domains and not defaults[needed] else []
+        with_it = {other: guess(other, domains[other], defaults[other]) for other in lacking}
+        values = _guesses(name, domains[name], defaults[name], bottleneck)
+        plan += [{name: value, **with_it} for value in values[: 2 if name in SEEDED_TWICE else 1]]
     return plan

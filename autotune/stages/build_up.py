@@ -155,7 +155,8 @@ def _measure(
     expected_s = observation.startup_s + sum(_expected_s(step.config, trials) for step in missing)
     if bench.out_of_time() or expected_s > SHARE * bench.journal.elapsed_s:
         return known, [TOO_LITTLE_TIME]
-    with LiveComparison(bench, noise=observation.noise, room=observation.anatomy.iterations) as live:
+    own = observation.anatomy
+    with LiveComparison(bench, noise=observation.noise, room=own.iterations, own_memory_gib=own.peak_memory_gib) as live:
         for step in missing:
             bench.progress.measuring("build-up", step.config)
             try:

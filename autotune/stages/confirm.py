@@ -43,7 +43,8 @@ def simplify(
         return stored["config"], tuple(decode(KnobGain, g) for g in stored["gains"])
     kept, gains = dict(config), list(settled)
     known = {gain.knob for gain in settled}
-    with LiveComparison(bench, process_part(config, bench.spec.search_space), observation.noise, observation.anatomy.iterations) as live:
+    process, own = process_part(config, bench.spec.search_space), observation.anatomy
+    with LiveComparison(bench, process, observation.noise, own.iterations, own.peak_memory_gib) as live:
         for name in _least_promising_first(config, trials):
             if name not in kept or name in known:
                 continue  # went together with the knob it depends on

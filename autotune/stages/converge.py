@@ -74,15 +74,18 @@ def asked(bench: Bench, config: Config) -> Asked:
     space, convergence = bench.spec.search_space, bench.spec.convergence
     declared = {path for name in config for path in space[name].declares}
     numerics = numerics_of(config, space).value
-    if numerics == Numerics.ROUNDING.value and any(space[name].redraws for name in config) and _drops(bench):
+    if numerics == Numerics.ROUNDING.value and _redraws(bench, config):
         numerics = "random-stream"
     return Asked(numerics, convergence.tolerance, convergence.steps, declared, convergence.metrics)
 
 
-def _drops(bench: Bench) -> bool:
-    """Whether the job's model has dropout, as far as it was observed."""
+def _redraws(bench: Bench, config: Config) -> bool:
+    """Whether the job's model has dropout, as far as it was observed, which draws other random numbers under ``config``."""
     observed = bench.journal.find("observation")
-    return observed is not None and any(model.dropouts for model in decode(Observation, observed).job.models)
+    if observed is None:
+        return False
+    job, space = decode(Observation, observed).job, bench.spec.search_space
+    return any(model.dropouts for model in job.models) and any(space[name].redraws_on(job.device) for name in config)
 
 
 def check_loss(runs: SeededRuns, asked: Asked, *, most_pairs: int | None = None) -> LossVerdict:

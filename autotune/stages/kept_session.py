@@ -26,6 +26,7 @@ from autotune_trials.protocol import Block, BlockReport, Window
 
 BLOCK_LIMIT_S = 60.0  # a candidate this slow has lost anyway
 TOO_MANY_WORKERS = "workers are more than the machine or its limits hold"
+SEGMENTS_SHARE = 0.01  # of the device's memory: what the allocator reserves for the same job differs by a few segments
 COMPILE_LIMIT_S = 300.0  # max-autotune of a large model takes minutes
 
 
@@ -49,17 +50,19 @@ class Outcome:
 class KeptSession:
     """Opens the job when it must and runs blocks in it. A context manager.
 
-    ``room``: iterations of a block that a session of this job is known to have room for.
+    Args:
+        room: iterations of a block that a session of this job is known to have room for.
+        own_memory_gib: peak of the job as it is.
     """
 
-    def __init__(self, bench: Bench, process_config: Config | None = None, room: int = 0) -> None:
+    def __init__(self, bench: Bench, process_config: Config | None = None, room: int = 0, own_memory_gib: float = 0.0) -> None:
         self.bench, self.process_config = bench, dict(process_config or {})
         self.restarts = 0  # sessions that ended by themselves
         self.room = Room(room)
         self._session: LiveSession | None = None
         self._kills = 0  # of the job, by somebody else, since a block was finished
         self._lost = 0  # sessions whose machine is gone
-        self._own_memory_share = 0.0  # of the device's, that the job takes as it is
+        self._own_memory_gib = own_memory_gib
 
     def __enter__(self) -> Self:
         return self
@@ -227,13 +230,13 @@ class KeptSession:
     def _check_memory(self, config: Config, window: Window) -> None:
         """Candidates only: what the job takes by itself is its owner's business, and nobody is refused for taking no more."""
         limits, machine = self.bench.spec.constraints, self.session.machine
+        if not config:
+            return
         if self.session.job.device == "cuda" and machine.device_memory_gib:
-            share = window.peak_memory_gib / machine.device_memory_gib
-            if not config:
-                self._own_memory_share = max(self._own_memory_share, share)
-            elif share > max(limits.device_memory_fraction, self._own_memory_share):
+            share, own = (gib / machine.device_memory_gib for gib in (window.peak_memory_gib, self._own_memory_gib))
+            if share > max(limits.device_memory_fraction, own + SEGMENTS_SHARE):
                 raise BlockFailed("infeasible", f"uses {share:.0%} of the device's memory, more than device_memory_fraction allows")
-        elif config and limits.host_memory_gib is not None and window.peak_memory_gib > limits.host_memory_gib:
+        elif limits.host_memory_gib is not None and window.peak_memory_gib > limits.host_memory_gib:
             raise BlockFailed("infeasible", f"uses {window.peak_memory_gib:.1f} GiB, more than host_memory_gib allows")
 
 

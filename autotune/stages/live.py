@@ -66,11 +66,14 @@ class _History:
 class LiveComparison(KeptSession):
     """Compares configurations in a kept session (kept_session.py).
 
-    ``room``: iterations of a block that a session of this job is known to have room for.
+    Args:
+        room, own_memory_gib: as of a kept session.
     """
 
-    def __init__(self, bench: Bench, process_config: Config | None = None, noise: float = 0.02, room: int = 0) -> None:
-        super().__init__(bench, process_config, room)
+    def __init__(
+        self, bench: Bench, process_config: Config | None = None, noise: float = 0.02, room: int = 0, own_memory_gib: float = 0.0
+    ) -> None:
+        super().__init__(bench, process_config, room, own_memory_gib)
         self.noise = noise
         self.disturbed_blocks = 0
         self._iteration_s: float | None = None  # of the reference

@@ -64,10 +64,10 @@ def search_live(bench: Bench, observation: Observation) -> tuple[list[Trial], Fo
 
 
 def _measure(study: ModelStudy, bench: Bench) -> None:
-    observation = study.observation
+    own = study.observation.anatomy
 
     def serve(lane: Bench, pieces: Iterator[Plot]) -> None:
-        with LivePlots(lane, {}, observation.anatomy.iteration_s, observation.anatomy.iterations) as live:
+        with LivePlots(lane, {}, own.iteration_s, own.iterations, own.peak_memory_gib) as live:
             for plot in pieces:
                 try:
                     blocks = live.measure(plot.blocks)

@@ -139,7 +139,7 @@ class ModelStudy:
         live = self._domains[name]
         return SearchKnob(
             name, live, default, dear=knob.dear, compiled=_compiles(knob), in_graph=knob.in_graph, loader=knob.loader,
-            price=PRICES[knob.numerics], guess=guess(name, live, default),
+            price=PRICES[knob.numerics], guess=guess(name, live, default, self.observation.bottleneck),
         )
 
     def widen(self, names: Sequence[str]) -> None:

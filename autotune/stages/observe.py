@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from autotune.errors import BaselineError, HookError
@@ -30,7 +31,7 @@ from autotune.verdict.timing import anatomy, cost_without_data, mean_samples, me
 from autotune_spaces.base import Withdrawn
 from autotune_spaces.codec import decode, encode
 from autotune_spaces.facts import JobFacts, Machine
-from autotune_trials.protocol import Record
+from autotune_trials.protocol import Hello, Record, Window
 
 FIRST_RUN, FIRST_SEED = "first-run", 0  # its key in the journal; the seed of the first pair
 EPOCH_SHARE = 0.05  # of the budget that a live session may spend on the job's first epoch, before anything is measured
@@ -44,6 +45,7 @@ def observe(bench: Bench) -> Observation:
         HookError: the agent cannot get in, or sees no optimizer step.
     """
     bench.progress.stage("observe", "the job as it is")
+    others = bench.executor.gpu_load()
     bench.executor.first_epoch_s = first_epoch_s(bench, first_run(bench))
     stored = bench.journal.find("observation")
     if stored is not None:
@@ -51,6 +53,8 @@ def observe(bench: Bench) -> Observation:
     else:
         observation = _measure(bench)
         bench.journal.append("observation", "", encode(observation))
+    if others and observation.job.device == "cuda":
+        bench.progress.warning(f"other programs use this machine ({'; '.join(others)}): times scatter, and less memory is left")
     if observation.job.loader is not None:
         bench.executor.loader_key = observation.job.loader.key
     record_baseline(bench.tracker, observation)
@@ -120,7 +124,7 @@ def _measure(bench: Bench) -> Observation:
     parts = anatomy(windows[1], blocks[1].settle_iterations, turnover_s=mean_turnover_s(*windows))
     ceiling = mean_cost / free if free else None
     compute_s = free * mean_samples(windows[1]) / max(1.0, hello.job.backwards_per_step) if free else None
-    job = replace(hello.job, reader=reader_of(windows, compute_s))
+    job = replace(hello.job, reader=reader_of(windows, compute_s), device_memory_share=memory_share(hello, windows))
     domains, defaults, withdrawn = choose_knobs(bench, hello.machine, job)
     noise = noise_of(measured)
     bottleneck, why = name_bottleneck(parts, ceiling, noise, restarts_workers=restarts_workers(job))
@@ -128,6 +132,13 @@ def _measure(bench: Bench) -> Observation:
         machine=hello.machine, job=job, anatomy=parts, noise=noise, ceiling=ceiling, bottleneck=bottleneck, bottleneck_why=why,
         domains=domains, defaults=defaults, withdrawn=withdrawn, fingerprint=hello.fingerprint, startup_s=hello.startup_s,
     )
+
+
+def memory_share(hello: Hello, windows: Sequence[Window]) -> float:
+    """What the job reserves at most of the device's memory, 0..1; 0.0: it trains on no device."""
+    if hello.job.device != "cuda" or not hello.machine.device_memory_gib:
+        return 0.0
+    return max(window.peak_memory_gib for window in windows) / hello.machine.device_memory_gib
 
 
 def restarts_workers(job: JobFacts) -> bool:

@@ -50,11 +50,13 @@ class LivePlots(KeptSession):
 
     Args:
         iteration_s: of the job as it is.
-        room: iterations of a block that a session of this job is known to have room for.
+        room, own_memory_gib: as of a kept session.
     """
 
-    def __init__(self, bench: Bench, process_config: Config, iteration_s: float, room: int = 0) -> None:
-        super().__init__(bench, process_config, room)
+    def __init__(
+        self, bench: Bench, process_config: Config, iteration_s: float, room: int = 0, own_memory_gib: float = 0.0
+    ) -> None:
+        super().__init__(bench, process_config, room, own_memory_gib)
         self.spoiled = 0  # blocks left out because something else ran
         self._iteration_s = {"": iteration_s}  # of the configurations measured, and "" for those not measured yet
         self._samples = 0.0  # an iteration of the job as it is

@@ -16,7 +16,7 @@ from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.bench import Bench
 from autotune.stages.explain import examine, profiled
-from autotune.stages.observe import choose_knobs, explain_failure, restarts_workers
+from autotune.stages.observe import choose_knobs, explain_failure, memory_share, restarts_workers
 from autotune.verdict.bottleneck import name_bottleneck
 from autotune.verdict.timing import anatomy, drop_start, reader_of, warm_up_end
 from autotune_spaces.base import Config
@@ -53,7 +53,8 @@ def observed(bench: Bench, hello: Hello, record: Record) -> Observation:
     """What OBSERVE would say of the job, as far as one process without comparison can tell: no noise, no ceiling."""
     left_out = warm_up_end(record.window.times_s)
     parts = anatomy(drop_start(record.window, left_out), left_out)
-    job = replace(hello.job, reader=reader_of([record.window], None))
+    windows = [record.window]
+    job = replace(hello.job, reader=reader_of(windows, None), device_memory_share=memory_share(hello, windows))
     domains, defaults, withdrawn = choose_knobs(bench, hello.machine, job)
     bottleneck, why = name_bottleneck(parts, None, restarts_workers=restarts_workers(job))
     return Observation(

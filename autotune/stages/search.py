@@ -141,10 +141,10 @@ def _search_live(bench: Bench, observation: Observation, trials: list[Trial]) ->
         learn(proposer, trial, bench, warn=False)
     for config in seeds(observation.bottleneck, domains, observation.defaults, observation.anatomy.minor_faults):
         proposer.enqueue(config, "seed")
-    proposals = Proposals(bench, proposer, observation, trials)
+    proposals, own = Proposals(bench, proposer, observation, trials), observation.anatomy
 
     def serve(lane: Bench, pieces: Iterator[Proposal]) -> None:
-        with LiveComparison(lane, noise=observation.noise, room=observation.anatomy.iterations) as live:
+        with LiveComparison(lane, noise=observation.noise, room=own.iterations, own_memory_gib=own.peak_memory_gib) as live:
             for proposal in pieces:
                 proposals.measured(_measure(lane, live, proposal, proposals))
 

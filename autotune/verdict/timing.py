@@ -184,10 +184,19 @@ def cost_per_sample(window: Window, *, turnover_s: float | None = None) -> float
     return cost
 
 
+def waiting_times_s(window: Window) -> tuple[float, ...]:
+    """Seconds that each iteration waited for a batch, on the clock of ``times_s``; (): not known one by one.
+
+    On CUDA that is the time the device had nothing to do. The CPU's own wait, ``data_s``, passes while the device still works.
+    """
+    return window.phase_times_s.get("data") or window.data_s
+
+
 def cost_without_data(window: Window) -> float:
     """Seconds per sample if batches were always ready: iteration times less the waiting, no epoch ends."""
-    if len(window.data_s) == len(window.times_s):
-        busy = [max(t - d, 0.0) for t, d in zip(window.times_s, window.data_s, strict=True)]
+    waits_s = waiting_times_s(window)
+    if len(waits_s) == len(window.times_s):
+        busy = [max(t - wait, 0.0) for t, wait in zip(window.times_s, waits_s, strict=True)]
     else:
         wait = window.phases_s.get("data", 0.0) / max(len(window.times_s), 1)
         busy = [max(t - wait, 0.0) for t in window.times_s]
@@ -227,7 +236,7 @@ def anatomy(window: Window, left_out: int, *, turnover_s: float | None = None) -
     """
     times = window.times_s
     count = len(times)
-    reader = fmean(window.data_s) if window.data_s else window.phases_s.get("data", 0.0) / count
+    reader = fmean(waiting_times_s(window) or [window.phases_s.get("data", 0.0) / count])
     batch = fmean(times)
     iteration = winsorized_mean(times, rounds_of=window.workers)
     phases = {name: window.phases_s[name] / count for name in PHASES if name in window.phases_s}

@@ -240,6 +240,10 @@ class Knob(ABC):
         """Why ``value`` cannot be used by this job on this machine, asked for or not; None if it can."""
         return None
 
+    def redraws_on(self, device: str) -> bool:
+        """Whether :attr:`redraws` holds for a job that trains on ``device``."""
+        return self.redraws
+
     def parse(self, value: Value) -> Value:
         """``value`` as it was meant: YAML reads an unquoted ``off`` as False, and knobs with that word undo it."""
         return value

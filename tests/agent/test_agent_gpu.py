@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tiny_tuner import CNN, Tuner, block, run_bare
 
+from autotune.verdict.timing import cost_without_data, waiting_times_s
 from autotune_trials.protocol import Record
 
 pytestmark = pytest.mark.gpu
@@ -36,10 +37,39 @@ def test_phases_lie_on_the_device_timeline_and_add_up(tuner: Tuner) -> None:
     assert window.peak_memory_gib > 0
 
 
+BUSY = """
+import time, torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+class Slow(Dataset):
+    def __len__(self): return 10_000
+    def __getitem__(self, index):
+        time.sleep(0.003)
+        return torch.randn(1)
+model = nn.Linear(4096, 4096).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+x = torch.randn(16384, 4096, device="cuda")
+for shift in DataLoader(Slow(), batch_size=1):
+    loss = model(x + shift.cuda(non_blocking=True)).pow(2).mean()
+    for _ in range(3): loss = loss + model(x).pow(2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+
+
+def test_what_the_cpu_waits_for_while_the_device_is_busy_is_no_waiting(tuner: Tuner) -> None:
+    tuner.start(BUSY)
+    tuner.receive()
+    (report,) = tuner.measure(block("b", 40))
+    window = report.window
+    assert sum(window.data_s) > 40 * 0.0025, "the loader takes its time"
+    assert sum(waiting_times_s(window)) < 0.2 * sum(window.data_s)
+    assert cost_without_data(window) == pytest.approx(sum(window.times_s) / sum(window.samples), rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("knob", "value"),
     [("amp_dtype", "bfloat16"), ("amp_dtype", "float16"), ("non_blocking", True), ("channels_last", True), ("optimizer_impl", "fused"),
-     ("optimizer_impl", "for-loop"), ("matmul_precision", "high"), ("cudnn_benchmark", True), ("pin_memory", False)],
+     ("optimizer_impl", "for-loop"), ("matmul_precision", "high"), ("pin_memory", False)],
 )
 def test_live_knobs_take_hold_and_are_taken_back(tuner: Tuner, knob: str, value: object) -> None:
     reports = live(tuner, block("b"), block("c", **{knob: value}), block("b2"))

@@ -32,6 +32,12 @@ def test_costs_and_rates_are_those_of_the_steady_iterations() -> None:
     assert found.peak_memory_gib == 1.5
 
 
+def test_the_reader_costs_what_the_device_waited_and_not_what_the_cpu_did() -> None:
+    each = {"data": (0.001,) * len(TIMES), "forward": tuple(t - 0.001 for t in TIMES)}
+    found = summarize(replace(WINDOW, phase_times_s=each), device="cuda", cores=2)
+    assert found is not None and found.reader_cost_s == pytest.approx(0.001)
+
+
 def test_utilisation_of_a_cpu_job_is_its_share_of_the_cores() -> None:
     found = summarize(WINDOW, device="cpu", cores=2, busy_share=0.9)
     assert found is not None and found.device_utilisation == pytest.approx(0.75)

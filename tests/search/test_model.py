@@ -246,6 +246,19 @@ def test_compile_is_bought_once_and_only_where_its_start_up_pays() -> None:
     assert all(plot.purpose != "compile" for plot in run(short, additive(effects)))
 
 
+def test_the_first_graph_is_of_the_guess() -> None:
+    modes = ("off", "default", "reduce-overhead")
+    for guess in ("reduce-overhead", "default"):
+        knob = SearchKnob("compile_mode", modes, "off", compiled=True, guess=guess)
+        knobs = tuple(knob if k.name == "compile_mode" else k for k in KNOBS)
+        s = ModelSearch(
+            knobs, normalise=normalise, bottleneck="overhead", seed=3, noise=0.05, planned_s=20_000.0,
+            compile_start_up_s={"default": 10.0, "reduce-overhead": 12.0},
+        )  # fmt: skip
+        plots = [plot for plot in run(s, additive(PLANTED)) if plot.purpose == "compile"]
+        assert plots[0].blocks[0]["compile_mode"] == guess
+
+
 def test_a_doubtful_gain_is_kept_and_nothing_is_not() -> None:
     """1.2x known to +-8 % goes with today's rule of "not proven"; 0.5 % +- 3 % is one of many."""
     assert worth(math.log(1.2), 0.08, 0.15, 0.007).expected > 0.02

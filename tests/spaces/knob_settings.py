@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from machines import CPU, CUDA, CUDA_JOB, DDP_JOB, JOB, PLAIN_JOB, SURVEYED, UNUSED_JOB
+from machines import CPU, CUDA, CUDA_JOB, DDP_JOB, FULL_JOB, JOB, PLAIN_JOB, SURVEYED, UNUSED_JOB
 
 from autotune_spaces.base import Value
 from autotune_spaces.facts import JobFacts, Machine
@@ -34,7 +34,7 @@ SETTINGS: dict[str, Settings] = {
     "matmul_precision": Settings("highest", "medium", ("low", "hihg", 1)),
     "cudnn_benchmark": Settings(False, True, (1, "on"), CUDA, CUDA_JOB),
     "cudnn_benchmark_limit": Settings(10, 0, (-1, "all", True), CUDA, CUDA_JOB),
-    "cudnn_workspace_mib": Settings("unset", 1024, (0, "big", 1.5, True), CUDA, CUDA_JOB),
+    "cudnn_workspace_mib": Settings("unset", 1024, (0, "big", 1.5, True), CUDA, FULL_JOB),
     "compile_mode": Settings("off", "default", ("on", True, "max")),
     "channels_last": Settings(False, True, (1, "NHWC")),
     "optimizer_impl": Settings("default", "foreach", ("loop", True)),

@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from machines import CUDA, CUDA_JOB, JOB, job, machine
@@ -195,7 +196,7 @@ CONF = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
 
 def test_settings_of_the_gpus_allocator() -> None:
     domain = get("cuda_alloc_conf").domain(machine(CUDA, cuda_version="13.0"), CUDA_JOB)
-    assert domain.values == ("unset", "expandable_segments:True", "backend:cudaMallocAsync", "garbage_collection_threshold:0.8")
+    assert domain.values == ("unset", "expandable_segments:True", "backend:cudaMallocAsync")
     rocm = get("cuda_alloc_conf").domain(machine(CUDA, cuda_version=""), CUDA_JOB)
     assert "backend:cudaMallocAsync" not in rocm.values
 
@@ -204,7 +205,16 @@ def test_what_the_job_has_set_stays() -> None:
     own = job(CUDA_JOB, own_settings={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128,expandable_segments:False"})
     domain = get("cuda_alloc_conf").domain(machine(CUDA, cuda_version="13.0"), own)
     assert domain.default == "max_split_size_mb:128,expandable_segments:False"
-    assert domain.values[1:] == (f"{domain.default},backend:cudaMallocAsync", f"{domain.default},garbage_collection_threshold:0.8")
+    assert domain.values[1:] == (f"{domain.default},backend:cudaMallocAsync",)
+
+
+@pytest.mark.parametrize(("fraction", "why"), [(1.0, "set_per_process_memory_fraction"), (0.8, "")])
+def test_a_threshold_for_garbage_needs_a_limit_of_the_jobs_own(fraction: float, why: str) -> None:
+    """``cuda`` stands for ``torch.cuda`` of a job that has set its limit, or none (then torch says 1.0)."""
+    cuda = SimpleNamespace(get_per_process_memory_fraction=lambda: fraction, get_allocator_backend=lambda: "native")
+    live = SimpleNamespace(device="cuda", torch=SimpleNamespace(cuda=cuda))
+    found = get("cuda_alloc_conf").effect(live, "garbage_collection_threshold:0.8")  # type: ignore[arg-type]
+    assert why in (found or "") and bool(found) == bool(why)
 
 
 def test_both_names_of_the_variable_are_set(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from machines import ADAM, CPU, CUDA, CUDA_JOB, JOB, MLP, OLD_CUDA, job, machine, with_loader
+from machines import ADAM, CPU, CUDA, CUDA_JOB, DDP, FULL_JOB, JOB, MLP, OLD_CUDA, job, machine, with_loader
 
 from autotune_spaces.base import Withdrawn
 from autotune_spaces.facts import JobFacts, OptimizerFacts, ProcessFacts, ReaderFacts
@@ -111,7 +111,7 @@ def test_worker_knobs_mean_nothing_without_workers(name: str) -> None:
 )
 def test_cuda_knobs_are_out_on_a_cpu(name: str) -> None:
     assert out(name) == "only for CUDA, and the job trains on cpu"
-    assert len(values(name, CUDA, CUDA_JOB)) > 1
+    assert len(values(name, CUDA, FULL_JOB)) > 1
 
 
 def test_a_cpu_job_on_a_cuda_machine_is_a_cpu_job() -> None:
@@ -154,6 +154,26 @@ def test_amp_on_cuda() -> None:
     assert values("amp_dtype", CUDA, job(CUDA_JOB, double_backward=True)) == ("off", "bfloat16")
 
 
+def test_torch_has_two_matmul_precisions_on_a_gpu_and_three_words_for_them() -> None:
+    import torch
+
+    before, tf32 = torch.get_float32_matmul_precision(), {}
+    for word in ("highest", "high", "medium"):
+        torch.set_float32_matmul_precision(word)
+        tf32[word] = torch.backends.cuda.matmul.allow_tf32
+    torch.set_float32_matmul_precision(before)
+    assert tf32 == {"highest": False, "high": True, "medium": True}
+
+
+def test_float16_of_several_ranks_needs_them_to_see_the_same_gradients() -> None:
+    ranks = job(CUDA_JOB, world_size=2, ddp=(DDP,))
+    assert "float16" in values("amp_dtype", CUDA, ranks)
+    for sharded in (True, False):  # FSDP; a job that averages gradients itself
+        alone = dataclasses.replace(ranks, ddp=(), sharded=sharded)
+        assert values("amp_dtype", CUDA, alone) == ("off", "bfloat16")
+        assert "leave out the same steps" in out("amp_dtype", CUDA, alone, values=["float16"])
+
+
 def test_amp_leaves_a_jobs_own_alone() -> None:
     assert "bfloat16" in out("amp_dtype", CUDA, job(CUDA_JOB, own_autocast="bfloat16"))
     assert "GradScaler" in out("amp_dtype", CUDA, job(CUDA_JOB, own_scaler=True))
@@ -161,7 +181,9 @@ def test_amp_leaves_a_jobs_own_alone() -> None:
 
 def test_matmul_precision() -> None:
     assert values("matmul_precision") == ("highest", "medium")
-    assert values("matmul_precision", CUDA, CUDA_JOB) == ("highest", "high", "medium")
+    assert values("matmul_precision", CUDA, CUDA_JOB) == ("highest", "high"), "medium is TF32, too"
+    assert values("matmul_precision", CUDA, job(CUDA_JOB, matmul_precision="high")) == ("highest", "high")
+    assert values("matmul_precision", CUDA, job(CUDA_JOB, matmul_precision="medium")) == ("highest", "medium")
     assert "TF32" in out("matmul_precision", OLD_CUDA, CUDA_JOB)
     assert "CPU" in out("matmul_precision", machine(cpu_flags=frozenset()))
     assert "fp32_precision" in out("matmul_precision", what=job(matmul_precision=""))
@@ -171,8 +193,9 @@ def test_cudnn() -> None:
     assert "no convolutions" in out("cudnn_benchmark", CUDA, job(CUDA_JOB, models=(MLP,)))
     assert "itself" in out("cudnn_benchmark", CUDA, job(CUDA_JOB, cudnn_benchmark=True))
     assert not get("cudnn_benchmark_limit").active({}, {"cudnn_benchmark": False})
-    assert values("cudnn_workspace_mib", CUDA, CUDA_JOB) == ("unset", 256, 512, 1024, 2048, 4096)
-    assert values("cudnn_workspace_mib", OLD_CUDA, CUDA_JOB) == ("unset", 256, 512, 1024, 2048)
+    assert values("cudnn_workspace_mib", CUDA, FULL_JOB) == ("unset", 64, 256, 1024)
+    assert "reserves 40% of" in out("cudnn_workspace_mib", CUDA, job(CUDA_JOB, device_memory_share=0.4))
+    assert values("cudnn_workspace_mib", CUDA, CUDA_JOB, values=[512]) == ("unset", 512), "who names a value has it tried"
     assert get("cudnn_workspace_mib").environment(1024) == {"CUDNN_CONV_WSCAP_DBG": "1024"}
     assert get("cudnn_workspace_mib").environment("unset") == {}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from autotune.job.configs import key_of
+from autotune.job.configs import key_of, normalise
 from autotune.job.spec import SearchSpace
 from autotune.results import Trial
 from autotune.search.proposer import Proposer
@@ -189,6 +189,33 @@ def test_seeds_start_with_what_the_bottleneck_asks_for(bottleneck: str, first: s
     assert list(plan[0]) == [first]
     assert {name for config in plan for name in config} == set(DOMAINS), "every knob gets one fair try"
     assert all("num_workers" in c for c in plan if "prefetch_factor" in c)
+
+
+CUDA_KNOBS = {
+    "pin_memory": (False, True), "non_blocking": (False, True), "compile_mode": ("off", "default", "reduce-overhead", "max-autotune"),
+    "num_workers": (0, 2, 4), "in_order": (True, False),
+}  # fmt: skip
+CUDA_DEFAULTS = {"pin_memory": False, "non_blocking": False, "compile_mode": "off", "num_workers": 0, "in_order": True}
+
+
+@pytest.mark.parametrize("bottleneck", ["loader", "compute", "optimizer", "overhead"])
+def test_every_seed_changes_something_the_conditional_ones_too(bottleneck: str) -> None:
+    space = SearchSpace("test", tuple(knobs.create(name, {}) for name in CUDA_KNOBS))
+    for config in seeds(bottleneck, CUDA_KNOBS, CUDA_DEFAULTS):
+        assert normalise(config, CUDA_DEFAULTS, space) == config
+    pinned = seeds(bottleneck, CUDA_KNOBS, {**CUDA_DEFAULTS, "pin_memory": True})
+    assert {"non_blocking": True} in pinned and {"non_blocking": True, "pin_memory": False} not in pinned
+
+
+def test_cuda_graphs_are_a_seed_and_the_first_guess_where_the_time_goes_between_kernels() -> None:
+    def modes(bottleneck: str) -> list[object]:
+        return [c["compile_mode"] for c in seeds(bottleneck, CUDA_KNOBS, CUDA_DEFAULTS) if "compile_mode" in c]
+
+    assert modes("compute") == ["default", "reduce-overhead"]
+    assert modes("overhead") == ["reduce-overhead", "default"]
+    values = CUDA_KNOBS["compile_mode"]
+    assert (guess("compile_mode", values, "off"), guess("compile_mode", values, "off", "overhead")) == ("default", "reduce-overhead")
+    assert guess("compile_mode", ("off", "default"), "off", "overhead") == "default", "a CPU has no CUDA graphs"
 
 
 def test_many_page_faults_bring_the_allocator_to_the_front() -> None:

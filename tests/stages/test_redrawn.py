@@ -18,7 +18,7 @@ from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
 from autotune_spaces.codec import encode
 
-SPACE = "{micro_batch_size: auto, optimizer_impl: auto, num_workers: [2], batch_size: [64]}"
+SPACE = "{amp_dtype: auto, micro_batch_size: auto, optimizer_impl: auto, num_workers: [2], batch_size: [64]}"
 
 
 @pytest.mark.parametrize(("dropouts", "config", "numerics"), [
@@ -27,15 +27,27 @@ SPACE = "{micro_batch_size: auto, optimizer_impl: auto, num_workers: [2], batch_
     (2, {"micro_batch_size": 8, "optimizer_impl": "fused", "num_workers": 2}, "random-stream"),
     (2, {"micro_batch_size": 8, "batch_size": 64}, "statistical"),
     (2, {"optimizer_impl": "fused"}, "rounding"),
+    (2, {"amp_dtype": "bfloat16"}, "rounding"),
 ])  # fmt: skip
 def test_dropout_under_a_micro_batch_is_another_random_stream(
     tmp_path: Path, dropouts: int, config: Config, numerics: str
 ) -> None:
-    machine = Machine(table())
-    model = replace(machine.hello().job.models[0], dropouts=dropouts)
-    machine = Machine(table(job={"models": [encode(model)]}))
-    journal = Journal(tmp_path / "run" / "journal.jsonl", lambda before: before)
+    assert numerics_of(tmp_path, {}, dropouts, config) == numerics
+
+
+@pytest.mark.parametrize(("dropouts", "numerics"), [(0, "rounding"), (2, "random-stream")])
+def test_on_a_gpu_autocast_drops_other_elements(tmp_path: Path, dropouts: int, numerics: str) -> None:
+    gpu = {"device": "cuda", "device_name": "a GPU", "device_count": 1, "device_memory_gib": 80.0, "compute_capability": [9, 0]}
+    assert numerics_of(tmp_path, gpu, dropouts, {"amp_dtype": "bfloat16"}) == numerics
+
+
+def numerics_of(folder: Path, machine: dict[str, object], dropouts: int, config: Config) -> str:
+    """The loss check that ``config`` gets, of a model with so many dropouts on this machine."""
+    model = replace(Machine(table()).hello().job.models[0], dropouts=dropouts)
+    replayed = table(job={"models": [encode(model)]})
+    executor = Machine(replace(replayed, machine={**replayed.machine, **machine}))
+    journal = Journal(folder / "run" / "journal.jsonl", lambda before: before)
     with closing(journal), open_progress("quiet", 60.0) as progress:
-        bench = Bench(job(tmp_path, SPACE), machine, journal, progress, open_tracker(None, "e", tmp_path / "run"), tmp_path / "run")
-        assert observe(bench).domains["micro_batch_size"] == (4, 8, 16, 32)
-        assert asked(bench, config).numerics == numerics
+        bench = Bench(job(folder, SPACE), executor, journal, progress, open_tracker(None, "e", folder / "run"), folder / "run")
+        observe(bench)
+        return asked(bench, config).numerics

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autotune.verdict.bottleneck import name_bottleneck
 from autotune.verdict.timing import (
     anatomy,
     cost_per_sample,
@@ -15,6 +16,7 @@ from autotune.verdict.timing import (
     disturbed,
     drop_start,
     mean_turnover_s,
+    reader_of,
     start_up_excess,
     warm_up_end,
     winsorized_mean,
@@ -181,6 +183,19 @@ def test_the_cost_without_data_takes_the_waiting_out_of_each_iteration():
     w = window([1.0] * 20, samples=4, data_share=0.25)
     assert cost_without_data(w) == pytest.approx(0.75 / 4)
     assert cost_without_data(replace(w, data_s=())) == pytest.approx(0.75 / 4)
+
+
+def test_what_the_cpu_waits_for_while_the_device_still_works_is_no_waiting():
+    """As on CUDA: batches take 90 ms to come, the device needs 100 ms for the one before and is never idle."""
+    each = {"data": (0.001,) * 20, "forward": (0.099,) * 20}
+    w = replace(window([0.1] * 20, samples=1, data_share=0.9), phase_times_s=each,
+                phases_s={name: math.fsum(values) for name, values in each.items()})  # fmt: skip
+    assert cost_without_data(w) == pytest.approx(0.099)
+    parts = anatomy(w, left_out=0)
+    assert parts.reader_ratio == pytest.approx(0.01)
+    assert name_bottleneck(parts, None)[0] == "compute"
+    facts = reader_of([replace(w, reader_fetches=20, reader_cpu_s=1.8, reader_wall_s=1.8)], None)
+    assert facts is not None and facts.compute_s == pytest.approx(0.099)
 
 
 def test_anatomy_adds_up():

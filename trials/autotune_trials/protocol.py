@@ -136,7 +136,7 @@ class Window:
     times_s: tuple[float, ...]  # one an iteration, wall time from optimizer step to optimizer step
     samples: tuple[float, ...]  # one an iteration
     phases_s: Mapping[str, float]  # PHASES -> total over the window
-    data_s: tuple[float, ...] = ()  # waiting for the next batch, one an iteration
+    data_s: tuple[float, ...] = ()  # the CPU's wait for the next batch, one an iteration
     turnovers_s: tuple[float, ...] = ()  # time lost at each epoch end inside the window (not part of times_s)
     epoch_iterations: int | None = None  # iterations an epoch has under this configuration
     interruptions: int = 0  # iterations left out because the job did something else (evaluation) in them

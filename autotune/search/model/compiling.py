@@ -47,7 +47,9 @@ class Compiling:
         if regret[list(evidence.graph)].sum() > SETTLED and elapsed_share < LATEST_SHARE:
             return None
         best, best_promise = None, self._gain_needed
-        for v in range(len(evidence.columns.knobs[c].values)):
+        for v in self._values():
+            if best is not None and not evidence.bought():
+                break  # the first graph is of the guess, if that can be had
             if v == evidence.columns.default[c] or evidence.excluded[c, v]:
                 continue
             if self._start_up_s.get(v, 0.0) > DEAREST * seconds_left:
@@ -66,6 +68,11 @@ class Compiling:
             if promise > best_promise:
                 best, best_promise = index, promise
         return best
+
+    def _values(self) -> list[int]:
+        """Of the compiled knob, the guess first."""
+        knob = self.evidence.columns.knobs[self.evidence.compiled or 0]
+        return sorted(range(len(knob.values)), key=lambda v: knob.values[v] != knob.guess)
 
     def stays(self, belief: Belief) -> np.ndarray | None:
         """What the next plot runs on its graph; None: it runs without compile.

@@ -27,9 +27,10 @@ class AmpDtype(Knob):
         when_it_helps="Time goes into matrix products or convolutions, and the hardware has units for the format: any "
         "recent GPU, CPUs with avx512_bf16 or amx_bf16.",
         when_it_does_not="Small models, where the casts cost more than they save. float16 on a CPU is many times slower "
-        "and is never tried.",
-        changes_loss="It rounds differently (bfloat16 keeps 8 bits of a number, float16 11 with a small range). Most "
-        "models train the same; it is checked.",
+        "and is never tried. float16 waits for the GPU once a step, even with a fused optimizer, with which "
+        "torch.amp.GradScaler does not.",
+        changes_loss="It rounds differently (bfloat16 keeps 8 bits of a number, float16 11 with a small range), and on a GPU dropout "
+        "draws other random numbers. Most models train the same; it is checked.",
         source="https://docs.pytorch.org/docs/stable/amp.html",
     )
 
@@ -59,12 +60,21 @@ class AmpDtype(Knob):
                 )
             if job.double_backward:
                 return "the job differentiates twice (backward with create_graph=True), which float16's loss scaling cannot follow"
+            if job.world_size > 1 and not job.ddp:
+                return (
+                    "without DistributedDataParallel each rank sees its own gradients alone, and float16 needs all "
+                    "ranks to leave out the same steps"
+                )
         if value == "bfloat16":
             if job.device == "cpu" and not machine.cpu_flags.intersection(CPU_FLAGS):
                 return f"this CPU has no bfloat16 instructions ({' or '.join(CPU_FLAGS)})"
             if job.device == "cuda" and machine.compute_capability < BFLOAT16_CAPABILITY:
                 return f"{machine.device_name or 'this GPU'} has no bfloat16 units (compute capability below 8.0)"
         return None
+
+    def redraws_on(self, device: str) -> bool:
+        """On a GPU attention takes another kernel for 16 bits, and dropout fills its vectors otherwise: both drop other elements."""
+        return device == "cuda"
 
     def parse(self, value: Value) -> Value:
         return off_word(value)

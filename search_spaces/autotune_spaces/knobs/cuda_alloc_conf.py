@@ -11,7 +11,7 @@ from autotune_spaces.domains import need_cuda
 from autotune_spaces.facts import JobFacts, Machine
 
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the second is the older name; torch reads the first it finds
-TRIED = ("expandable_segments:True", "backend:cudaMallocAsync", "garbage_collection_threshold:0.8")
+TRIED = ("expandable_segments:True", "backend:cudaMallocAsync")
 SETTING = re.compile(r"[A-Za-z_]\w*:(?:\[[^\[\]]*\]|[^,:\[\]\s]+)")  # a list in brackets may hold commas
 
 
@@ -22,13 +22,14 @@ class CudaAllocConf(Knob):
     scope = Scope.PROCESS
     numerics = Numerics.EXACT
     ordered = False
-    range = "unset, expandable_segments:True, backend:cudaMallocAsync, garbage_collection_threshold:0.8 (CUDA)"
+    range = "unset, expandable_segments:True, backend:cudaMallocAsync (CUDA)"
     card = Card(
-        what="How torch's allocator gets memory from the GPU (PYTORCH_ALLOC_CONF): in segments that can grow, from CUDA's own pool, or "
-        "giving back unused blocks before it is short of memory. What the job has set there stays.",
+        what="How torch's allocator gets memory from the GPU (PYTORCH_ALLOC_CONF): in segments that can grow, or from CUDA's own "
+        "pool. What the job has set there stays.",
         when_it_helps="Batches of varying size, whose blocks do not fit each other's gaps: memory is asked for and given back in every "
         "iteration, or ends although enough is free.",
-        when_it_does_not="Shapes that never change: after the first iteration nothing is asked for any more. CPUs.",
+        when_it_does_not="Shapes that never change: after the first iteration nothing is asked for any more. CPUs. "
+        "garbage_collection_threshold does nothing without a limit of the job's own (torch.cuda.set_per_process_memory_fraction).",
         changes_loss="Not by itself. cuDNN chooses among the algorithms whose scratch memory fits, so another one may be picked. It is checked.",
         source="https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf",
     )
@@ -68,6 +69,9 @@ class CudaAllocConf(Knob):
         if wanted.get("expandable_segments") == "True" and cuda.get_allocator_backend() == "native":
             if not any(segment.get("is_expandable") for segment in cuda.memory_snapshot()):
                 return "no segment of the allocator can grow: this driver or platform does not allow it"
+        limit = getattr(cuda, "get_per_process_memory_fraction", float)()  # 0.0: this torch cannot tell
+        if "garbage_collection_threshold" in wanted and limit >= 1.0:
+            return "torch collects unused blocks only below a limit, and the job sets none (torch.cuda.set_per_process_memory_fraction)"
         return None
 
     def snippet(self, value: Value) -> str:

@@ -16,7 +16,9 @@ PROBE = 256  # side of the product by which an effect is told; below about 200 o
 
 
 class MatmulPrecision(Knob):
-    """On a CPU only highest and medium are offered. Measured with torch 2.13 on an AMD core with avx512_bf16:
+    """On a GPU high and medium both mean TF32 (``at::Context::setFloat32MatmulPrecision``), and only high is offered.
+
+    On a CPU only highest and medium are offered. Measured with torch 2.13 on an AMD core with avx512_bf16:
 
     "high" gives bit-equal results at equal speed; "medium" hands products from about 256 × 256 up to oneDNN and ran
     1024 × 1024 in 4.3 ms instead of 9.7 ms, with an error still that of float32; on CPUs with amx_bf16 it rounds the
@@ -27,11 +29,11 @@ class MatmulPrecision(Knob):
     scope = Scope.LIVE
     numerics = Numerics.ROUNDING
     in_graph = True
-    range = "highest, high (CUDA), medium"
+    range = "highest, high (CUDA), medium (CPU)"
     ordered = False
     card = Card(
-        what="Lets float32 matrix products use faster units: high is TF32 on a GPU (inputs rounded to 10 bits), medium may "
-        "go down to bfloat16. On a CPU medium hands large products to oneDNN; high does nothing there and is not tried.",
+        what="Lets float32 matrix products use faster units: high is TF32 on a GPU (inputs rounded to 10 bits), and so is "
+        "medium. On a CPU medium hands large products to oneDNN; high does nothing there and is not tried.",
         when_it_helps="float32 training with large matrix products: on GPUs from Ampere on, and on CPUs with avx512_bf16 "
         "or amx_bf16 (2.2 times faster for a 1024 × 1024 product on the AMD CPU it was tried on).",
         when_it_does_not="Under autocast, where products are not float32 any more; with small matrices; for convolutions, "
@@ -49,7 +51,7 @@ class MatmulPrecision(Knob):
         if job.device == "cuda":
             if machine.compute_capability < TF32_CAPABILITY:
                 raise Withdrawn(f"{machine.device_name or 'this GPU'} has no TF32 units (compute capability below 8.0)")
-            return list(WORDS)
+            return ["highest", job.matmul_precision if job.matmul_precision == "medium" else "high"]
         if not machine.cpu_flags.intersection(CPU_FLAGS):
             raise Withdrawn(f"torch has no faster float32 product on this CPU (it needs {' or '.join(CPU_FLAGS)})")
         return ["highest", "medium"]

@@ -165,7 +165,10 @@ class LossScaler:
                     found += (~torch.isfinite(grad).all()).to(found.dtype)
 
     def before_step(self, optimizer: Any) -> bool:
-        """Withhold the gradients if they overflowed. One synchronisation, as GradScaler has. Returns whether it did."""
+        """Withhold the gradients if they overflowed. Returns whether it did.
+
+        One synchronisation, as GradScaler has; but for a fused optimizer, whose kernel GradScaler lets look for itself.
+        """
         keys = [k for k in self._overflow if k[0] == id(optimizer)]
         found = [float(self._overflow.pop(k)) for k in keys]
         overflowed = any(f > 0 for f in found)

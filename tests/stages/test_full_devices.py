@@ -1,0 +1,70 @@
+"""Jobs that fill their GPU: what they take themselves is no reason to refuse them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from replayed import Machine, job, table
+
+from autotune.journal import Journal
+from autotune.report.terminal import open_progress
+from autotune.results import Observation
+from autotune.stages.bench import Bench
+from autotune.stages.kept_session import BlockFailed
+from autotune.stages.live import LiveComparison
+from autotune.stages.observe import observe
+from autotune.tracking import open_tracker
+from autotune_spaces.base import Config
+from autotune_trials.protocol import Block, BlockReport
+
+GPU = {"device": "cuda", "device_memory_gib": 80.0, "device_count": 1, "compute_capability": [9, 0]}
+BFLOAT16, FUSED, WORKERS = {"amp_dtype": "bfloat16"}, {"optimizer_impl": "fused"}, {"num_workers": 2}
+
+
+class Device(Machine):
+    """A replayed GPU of 80 GiB. ``reserved_gib``: what the allocator holds at most under a knob; the job as it is: under ""."""
+
+    def __init__(self, reserved_gib: Mapping[str, float]) -> None:
+        super().__init__(table(machine=GPU))
+        self.reserved_gib = reserved_gib
+
+    def report(self, block: Block, config: Config) -> BlockReport:
+        report = super().report(block, config)
+        assert report.window is not None
+        reserved = self.reserved_gib[next(iter(config), "")]
+        return replace(report, window=replace(report.window, peak_memory_gib=reserved))
+
+
+def measured(folder: Path, machine: Machine, config: Config, reference: Config) -> Observation:
+    """The job observed, and then ``config`` compared in another session, as the stages after the search do."""
+    journal = Journal(folder / "run" / "journal.jsonl", lambda before: before)
+    with closing(journal), open_progress("quiet", 60.0) as progress:
+        tracker = open_tracker(None, "e", folder / "run")
+        bench = Bench(job(folder), machine, journal, progress, tracker, folder / "run")
+        seen = observe(bench)
+        with LiveComparison(bench, {}, seen.noise, seen.anatomy.iterations, seen.anatomy.peak_memory_gib) as live:
+            live.compare(config, reference, prune=False)
+    return seen
+
+
+@pytest.mark.parametrize("reference", [{}, FUSED])
+def test_a_job_that_reserves_95_percent_is_measured_and_so_is_what_takes_no_more(tmp_path: Path, reference: Config) -> None:
+    device = Device({"": 76.0, "num_workers": 76.3, "optimizer_impl": 76.0})
+    seen = measured(tmp_path, device, WORKERS, reference)
+    assert seen.anatomy.peak_memory_gib == 76.0
+
+
+def test_what_takes_more_than_such_a_job_is_infeasible(tmp_path: Path) -> None:
+    with pytest.raises(BlockFailed, match="uses 98% of the device's memory") as failed:
+        measured(tmp_path, Device({"": 76.0, "amp_dtype": 78.4}), BFLOAT16, {})
+    assert failed.value.kind == "infeasible"
+
+
+def test_a_job_with_room_may_be_given_up_to_the_limit(tmp_path: Path) -> None:
+    measured(tmp_path / "room", Device({"": 40.0, "amp_dtype": 71.0}), BFLOAT16, {})
+    with pytest.raises(BlockFailed, match="92%"):
+        measured(tmp_path / "none", Device({"": 40.0, "amp_dtype": 73.6}), BFLOAT16, {})

@@ -39,17 +39,17 @@ def _step_s(torch: Any, optimizer: Any, implementation: str | None) -> float:
     step: Any = type(optimizer).step
     while hasattr(step, "__wrapped__"):  # torch's own hooks and profiler ranges, and with them ours, are left out
         step = step.__wrapped__
-    cuda = next(p for g in scratch.param_groups for p in g["params"]).device.type == "cuda"
+    device = next(p for g in scratch.param_groups for p in g["params"]).device
     times: list[float] = []
     began = perf_counter()
     with torch.no_grad():
         for number in range(WARM_UP + STEPS):
-            if cuda:
-                torch.cuda.synchronize()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
             start = perf_counter()
             step(scratch)
-            if cuda:
-                torch.cuda.synchronize()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
             if number >= WARM_UP:
                 times.append(perf_counter() - start)
                 if start - began > LONGEST_S:

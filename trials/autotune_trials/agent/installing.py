@@ -27,7 +27,7 @@ def install(agent: Any) -> None:
     _install_loader(agent)
     _install_hooks(agent)
     if config.nvtx and config.mode != "launch":
-        agent.clock.ranges = nvtx_ranges()
+        agent.clock.ranges = nvtx_ranges(torch)
     agent.mode.start()
     agent.last_words.tell_restart()
     agent.knobs.hold(final=False)

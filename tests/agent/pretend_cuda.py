@@ -82,6 +82,7 @@ class Cuda:
 def install(seen: Any = lambda: None) -> Cuda:
     """In a job under the agent: it trains on cuda:1 from now on, as far as the agent can tell."""
     import torch
+
     from autotune_trials import marking
 
     cuda = Cuda(seen)

@@ -15,7 +15,7 @@ LIBRARIES = {
     "optuna": "no search",
     "mlflow": "no tracking in MLflow and no 'autotune ui'; the results stay in the run directory",
     "ray": "no runs on other machines; the local executor is not affected",
-    "nvtx": "no named ranges in nsys traces",
+    "nvtx": "ranges in nsys traces have no domain of their own",
 }
 SMALL_SHM_GIB = 0.5  # a container's usual 64 MiB is soon full with several workers and images
 

@@ -156,13 +156,14 @@ def _facts(database: sqlite3.Connection) -> NsightFacts:
 
 
 def _iterations(ranges: Sequence[Mapping[str, Any]], strings: Mapping[Any, str]) -> list[Mapping[str, Any]]:
-    """The ranges of our own domain that are iterations; of any domain where the export does not name them."""
+    """The ranges of our own domain that are iterations; of any domain where the export does not name them, or torch drew them."""
 
     def text(row: Mapping[str, Any]) -> str | None:
         return row.get("text") or strings.get(row.get("textId"))
 
     ours = {r.get("domainId") for r in ranges if r.get("eventType") == DOMAIN_CREATED and text(r) == DOMAIN}
-    return [r for r in ranges if text(r) == ITERATION and r["end"] and (not ours or r.get("domainId") in ours)]
+    drawn = [r for r in ranges if text(r) == ITERATION and r["end"] and (not ours or r.get("domainId") in ours)]
+    return [r for r in ranges if text(r) == f"{DOMAIN}::{ITERATION}" and r["end"]] or drawn
 
 
 def _rows(

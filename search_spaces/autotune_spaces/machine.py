@@ -20,8 +20,11 @@ GIB = 1024.0**3
 CGROUP = Path("/sys/fs/cgroup")
 
 
-def probe() -> Machine:
-    """The machine this process runs on. Imports torch if it is installed; starts CUDA if there is any."""
+def probe(device: Any = None) -> Machine:
+    """The machine this process runs on. Imports torch if it is installed; starts CUDA if there is any.
+
+    ``device``: the CUDA device trained on, as a torch.device; None: the current one.
+    """
     model, flags = cpu()
     facts: dict[str, Any] = {
         "cores": cores(),
@@ -43,7 +46,7 @@ def probe() -> Machine:
         return Machine(**facts)
     facts["torch_version"] = str(torch.__version__)
     if torch.cuda.is_available():
-        facts.update(_cuda(torch))
+        facts.update(_cuda(torch, device))
     return Machine(**facts)
 
 
@@ -103,8 +106,8 @@ def cxx_compiler() -> str:
     return shutil.which(os.environ.get("CXX") or "g++") or ""
 
 
-def _cuda(torch: Any) -> dict[str, Any]:
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+def _cuda(torch: Any, device: Any) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device() if device is None else device)
     return {
         "device": "cuda",
         "device_name": properties.name,

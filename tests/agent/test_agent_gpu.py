@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import statistics
+import time
+
 import pytest
 from tiny_tuner import CNN, Tuner, block, run_bare
 
 from autotune.verdict.timing import cost_without_data, waiting_times_s
-from autotune_trials.protocol import Record
+from autotune_trials.protocol import Fault, Hello, Record
 
 pytestmark = pytest.mark.gpu
 
@@ -136,3 +140,172 @@ def test_float16_on_cuda_follows_grad_scaler(tuner: Tuner) -> None:
     assert isinstance(found, Record) and found.skipped == (5,)
     assert list(found.losses[:5]) == pytest.approx([row[0] for row in expected[:5]], rel=1e-3)
     assert list(found.losses[6:]) == pytest.approx([row[0] for row in expected[6:]], rel=1e-2)
+
+
+def test_a_job_on_the_second_device_is_measured_there(tuner: Tuner) -> None:
+    import torch
+
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two devices")
+    tuner.start(CUDA_LOOP.replace(".cuda()", ".cuda(1)"))
+    assert isinstance(tuner.receive(), Hello)
+    (report,) = tuner.measure(block("b", 30))
+    window = report.window
+    assert report.error == "" and window.peak_memory_gib > 0 and window.phases_s["backward"] > 0
+    assert sum(window.phases_s.values()) == pytest.approx(sum(window.times_s), rel=1e-3)
+
+
+PREFETCHED = """
+import json, os, time, torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(8)]).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+host, side = torch.randn(8192, 2048).pin_memory(), torch.cuda.Stream()
+def fetch():
+    with torch.cuda.stream(side):
+        return host.to("cuda", non_blocking=True)
+times, ahead = [], fetch()
+while True:
+    began = time.perf_counter()
+    torch.cuda.current_stream().wait_stream(side)
+    x, ahead = ahead, fetch()
+    x.record_stream(torch.cuda.current_stream())
+    optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
+    torch.cuda.synchronize()
+    times.append(time.perf_counter() - began)
+    if len(times) % 20 == 0:
+        with open("part.json", "w") as file: json.dump(times, file)
+        os.replace("part.json", "times.json")
+"""
+
+
+def test_a_prefetcher_on_a_stream_of_its_own_leaves_the_time_line_alone(tuner: Tuner) -> None:
+    tuner.start(PREFETCHED)
+    assert isinstance(tuner.receive(), Hello)
+    (report,) = tuner.measure(block("b", 200))
+    tuner.close_connection()
+    window = report.window
+    assert min(min(times) for times in window.phase_times_s.values()) >= 0.0
+    wall_s = statistics.median(json.loads((tuner.directory / "times.json").read_text()))
+    assert statistics.median(window.times_s) == pytest.approx(wall_s, rel=0.05)
+
+
+CAPTURING = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)).cuda()
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, capturable=True)
+x, y = torch.randn(32, 64, device="cuda"), torch.randn(32, 1, device="cuda")
+def step():
+    optimizer.zero_grad(set_to_none=True)
+    loss = (model(x) - y).square().mean()
+    loss.backward(); optimizer.step()
+    return loss
+"""
+WHOLE = CAPTURING + """
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    for _ in range(3): first = float(step())
+torch.cuda.current_stream().wait_stream(side)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph): loss = step()
+for _ in range(50): graph.replay()
+print(float(loss) < first, flush=True)
+"""
+PARTIAL = CAPTURING + """
+model = torch.cuda.make_graphed_callables(model, (x,))
+while True: step()
+"""
+
+
+def test_a_training_step_in_a_graph_of_the_jobs_own_is_told_and_trains_on(tuner: Tuner) -> None:
+    tuner.start(WHOLE, warmup_steps=10)
+    fault = tuner.receive()
+    assert isinstance(fault, Fault) and fault.unhooked, fault
+    tuner.close_connection()
+    status, printed, errors = tuner.finish()
+    assert status == 0 and printed == "True\n", errors
+
+
+def test_a_model_in_a_graph_of_the_jobs_own_is_measured(tuner: Tuner) -> None:
+    tuner.start(PARTIAL)
+    assert isinstance(tuner.receive(), Hello)
+    (report,) = tuner.measure(block("b", 30))
+    assert report.error == "" and sum(report.window.times_s) > 0
+
+
+def test_a_block_after_graphs_does_not_inherit_their_memory(tuner: Tuner) -> None:
+    reports = live(tuner, block("b"), block("c", compile_mode="reduce-overhead", _max_seconds=200.0), block("b2"))
+    assert [r.error for r in reports] == [""] * 3
+    assert reports[2].window.peak_memory_gib <= 1.05 * reports[0].window.peak_memory_gib
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_optimizer_that_is_offered_steps(name: str, dtype: str) -> None:
+    import torch
+
+    from autotune_trials.agent.optimizers import OptimizerControl
+
+    def built() -> torch.optim.Optimizer:
+        parameter = torch.nn.Parameter(torch.ones(67, device="cuda", dtype=getattr(torch, dtype)))
+        parameter.grad = torch.ones_like(parameter)
+        return getattr(torch.optim, name)([parameter], lr=0.1)
+
+    offered = OptimizerControl(torch, built()).supported()
+    assert offered[:2] == ("for-loop", "foreach")
+    for implementation in offered:
+        optimizer = built()
+        OptimizerControl(torch, optimizer).set(implementation)
+        optimizer.step()
+        assert (optimizer.param_groups[0]["params"][0] < 1).all(), implementation
+
+
+def test_the_probe_of_a_large_model_needs_little_memory() -> None:
+    import torch
+
+    from autotune_trials.agent.probe import NormProbe
+
+    parameters = [torch.nn.Parameter(torch.ones(8192, 8192, device="cuda"))]
+    probe, optimizer = NormProbe(torch, 1), torch.optim.SGD(parameters, lr=1.0)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.max_memory_allocated()
+    probe.before_step(optimizer)
+    probe.after_step()
+    probe.end_step()
+    assert not probe.failure and torch.cuda.max_memory_allocated() < 1.1 * before
+
+
+def test_a_pinned_batch_is_kept_pinned() -> None:
+    import torch
+
+    from autotune_trials.agent.batches import copy_batch
+
+    batch = torch.arange(6.0).pin_memory()
+    copied = copy_batch(batch)
+    assert copied.is_pinned() and copied.equal(batch) and copied.data_ptr() != batch.data_ptr()
+
+
+def test_the_driver_knows_the_device_and_its_clocks() -> None:
+    import torch
+
+    from autotune_trials.measure import throttling
+
+    device = torch.device("cuda", 0)
+    assert throttling._handle(device).value
+    torch.cuda.synchronize()
+    assert any(throttling._reasons(device) for _ in range(50) if not time.sleep(0.1)), "an idle device says that it is idle"
+
+
+def test_torch_draws_nvtx_ranges() -> None:
+    import torch
+
+    from autotune_trials.measure.nvtx import TorchNvtxRanges
+
+    ranges = TorchNvtxRanges(torch)
+    ranges.begin_iteration()
+    ranges.switch("forward")
+    ranges.close()

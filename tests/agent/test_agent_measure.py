@@ -274,6 +274,29 @@ def test_a_probe_that_cannot_measure_gives_up_quietly(monkeypatch: pytest.Monkey
     assert probe.left == 0 and "ZeroDivisionError" in probe.failure and probe.norms() == ((), ())
 
 
+@pytest.mark.parametrize("layout", ["contiguous_format", "channels_last"])
+def test_of_a_large_model_the_probe_keeps_a_sample(layout: str) -> None:
+    import torch
+
+    from autotune_trials.agent.probe import SKETCHED, NormProbe
+
+    model = torch.nn.Sequential(torch.nn.Linear(4096, 4096), torch.nn.Conv2d(256, 512, 3))
+    model.to(memory_format=getattr(torch, layout))
+    before = [p.detach().clone() for p in model.parameters()]
+    probe, optimizer = NormProbe(torch, 1), torch.optim.SGD(model.parameters(), lr=1.0)
+    torch.manual_seed(0)
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    probe.before_step(optimizer)
+    assert sum(copied.numel() for _, copied in probe._before) < 1.1 * SKETCHED
+    optimizer.step()
+    probe.after_step()
+    probe.end_step()
+    _, (update,) = probe.norms()
+    true = sum(float((p.detach() - b).square().sum()) for p, b in zip(model.parameters(), before, strict=True)) ** 0.5
+    assert update == pytest.approx(true, rel=2e-3)
+
+
 LEAVES_THE_HEAP = """\
 import ctypes, torch
 from autotune_trials.agent.probe import GradientSketch, NormProbe

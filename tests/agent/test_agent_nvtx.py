@@ -8,7 +8,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -152,10 +154,35 @@ def test_modules_on_request_and_only_while_profiled(
 def test_without_a_tool_nothing_is_drawn() -> None:
     """What the real package hands out then is a dummy: the agent does not even call it."""
     pytest.importorskip("nvtx")
+    import torch
+
     from autotune_trials.measure.nvtx import nvtx_ranges
 
     if not any(name.startswith(("NVTX_INJECTION", "NSYS_")) for name in os.environ):
-        assert nvtx_ranges() is None
+        assert nvtx_ranges(torch) is None
+
+
+def test_without_the_package_torch_draws_what_a_tool_listens_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for torch's extension notes its calls: without CUDA there is none."""
+    import torch
+
+    from autotune_trials.measure.nvtx import nvtx_ranges
+
+    calls: list[str] = []
+    monkeypatch.setitem(sys.modules, "nvtx", None)
+    assert nvtx_ranges(torch) is None
+    monkeypatch.setenv("NVTX_INJECTION64_PATH", "/opt/nsys/libToolsInjection64.so")
+    if not torch.cuda.is_available():
+        assert nvtx_ranges(torch) is None  # torch's functions raise
+    extension = SimpleNamespace(markA=lambda name: None, rangePushA=calls.append, rangePop=lambda: calls.append("end"))
+    monkeypatch.setattr(torch.cuda.nvtx, "_nvtx", extension)
+    ranges = nvtx_ranges(torch)
+    assert ranges is not None
+    ranges.begin_iteration()
+    ranges.switch("to_device")
+    ranges.enter("layer1")
+    ranges.close()
+    assert calls == ["autotune::iteration", "autotune::to-device", "layer1", "end", "end", "end"]
 
 
 def test_the_real_package_takes_what_the_agent_calls() -> None:

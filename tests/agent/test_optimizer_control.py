@@ -9,7 +9,7 @@ from autotune_trials.agent.optimizers import OptimizerControl
 
 
 def built(cls: type, dtype: torch.dtype) -> torch.optim.Optimizer:
-    return cls([torch.nn.Parameter(torch.ones(4, dtype=dtype))], lr=0.1)
+    return cls([torch.nn.Parameter(torch.ones(67, dtype=dtype))], lr=0.1)
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,21 @@ def test_whatever_is_offered_updates_the_parameters(cls: type, dtype: torch.dtyp
         parameter.grad = torch.ones_like(parameter)
         optimizer.step()
         assert (parameter < 1).all(), implementation
+
+
+def test_fused_is_not_offered_where_its_step_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(*args: object, **kwargs: object) -> None:
+        raise NotImplementedError("Could not run 'aten::_fused_adagrad_' with arguments from the 'CUDA' backend")
+
+    monkeypatch.setattr(torch, "_fused_adagrad_", lacking)
+    assert OptimizerControl(torch, built(torch.optim.Adagrad, torch.float32)).supported() == ("for-loop", "foreach")
+
+
+def test_the_trial_of_fused_is_not_noticed() -> None:
+    optimizer, called = built(torch.optim.SGD, torch.float32), []
+    optimizer.register_step_post_hook(lambda *_: called.append(1))
+    [parameter] = optimizer.param_groups[0]["params"]
+    stream = torch.get_rng_state()
+    assert "fused" in OptimizerControl(torch, optimizer).supported()
+    assert not called and not optimizer.state and (parameter == 1).all() and parameter.grad is None
+    assert optimizer.param_groups[0]["lr"] == 0.1 and not optimizer.param_groups[0]["fused"] and stream.equal(torch.get_rng_state())

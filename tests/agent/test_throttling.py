@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import sys
+import ctypes
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from autotune_trials.measure import throttling
-from autotune_trials.measure.throttling import Limits, in_words, read
+from autotune_trials.measure.throttling import Limits, in_words, power_capped, read
 
 
 def write(root: Path, **counts: str) -> None:
@@ -23,45 +26,69 @@ def write(root: Path, **counts: str) -> None:
 
 def test_what_grew_during_the_window_is_told_once_for_all_cores(tmp_path: Path) -> None:
     write(tmp_path, cpu0_core="7", cpu0_package="40", cpu1_core="0", cpu1_package="40")
-    before = read(False, str(tmp_path))
-    assert in_words(before, read(False, str(tmp_path))) == ""
+    before = read(None, str(tmp_path))
+    assert in_words(before, read(None, str(tmp_path))) == ""
     write(tmp_path, cpu0_core="8", cpu0_package="43", cpu1_package="43")
-    assert in_words(before, read(False, str(tmp_path))) == "the CPU was throttled for heat 3 times"
+    assert in_words(before, read(None, str(tmp_path))) == "the CPU was throttled for heat 3 times"
 
 
 def test_what_cannot_be_read_is_no_limit(tmp_path: Path) -> None:
     write(tmp_path, cpu0_core="many", cpu1_core="1")
     (tmp_path / "cpu2" / "thermal_throttle" / "core_throttle_count").mkdir(parents=True)
-    before = read(False, str(tmp_path))
+    before = read(None, str(tmp_path))
     write(tmp_path, cpu0_core="5")  # readable from now on: nothing to compare it with
-    assert in_words(before, read(False, str(tmp_path))) == ""
-    assert in_words(None, read(False, str(tmp_path / "nowhere"))) == ""
+    assert in_words(before, read(None, str(tmp_path))) == ""
+    assert in_words(None, read(None, str(tmp_path / "nowhere"))) == ""
+
+
+class Nvml:
+    """Stands for libnvidia-ml.so.1, where GPU-12ab is known under the handle 7. ``reasons``: its clock event reasons."""
+
+    reasons = 0
+
+    def nvmlInit_v2(self) -> int:
+        return 0
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: bytes, found: Any) -> int:
+        found._obj.value = {b"GPU-12ab": 7}[uuid]
+        return 0
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Any, found: Any) -> int:
+        assert handle.value == 7
+        found._obj.value = self.reasons
+        return 0
+
+
+GPU = torch.device("cuda", 1)
 
 
 @pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """pynvml and a torch with one GPU; ``reasons`` is what NVML gives."""
-    state = SimpleNamespace(reasons=0)
-    module = ModuleType("pynvml")
-    module.nvmlInit = lambda: None  # type: ignore[attr-defined]
-    module.nvmlDeviceGetHandleByUUID = lambda uuid: {"GPU-12ab": "handle"}[uuid]  # type: ignore[attr-defined]
-    module.nvmlDeviceGetCurrentClocksEventReasons = lambda handle: {"handle": state.reasons}[handle]  # type: ignore[attr-defined]
-    cuda = SimpleNamespace(current_device=lambda: 0, get_device_properties=lambda index: SimpleNamespace(uuid="12ab"))
-    monkeypatch.setitem(sys.modules, "pynvml", module)
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    monkeypatch.setattr(throttling, "_known", [])
-    return state
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nvml]:
+    """Of a machine with two GPUs; the job trains on the second."""
+    library, uuids = Nvml(), {GPU: "12ab"}
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: {"libnvidia-ml.so.1": library}[name])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuids[device]))
+    yield library
+    throttling._nvml.cache_clear()
+    throttling._handle.cache_clear()
 
 
-def test_reasons_of_the_device_are_put_in_words_and_idleness_is_none(nvml: SimpleNamespace, tmp_path: Path) -> None:
+def test_reasons_of_the_device_are_put_in_words_and_idleness_is_none(nvml: Nvml, tmp_path: Path) -> None:
     nvml.reasons = 0x01 | 0x02  # idle, clocks set by the user
-    assert in_words(read(True, str(tmp_path)), read(True, str(tmp_path))) == ""
-    nvml.reasons = 0x04 | 0x40
-    assert in_words(Limits(), read(True, str(tmp_path))) == "the GPU's clock was held down by its power cap and its temperature (hardware)"
-    assert read(False, str(tmp_path)).reasons == 0
+    assert in_words(read(GPU, str(tmp_path)), read(GPU, str(tmp_path))) == ""
+    nvml.reasons = 0x08 | 0x40
+    held_down = "the GPU's clock was held down by a hardware slowdown and its temperature (hardware)"
+    assert in_words(Limits(), read(GPU, str(tmp_path))) == held_down
+    assert read(None, str(tmp_path)).reasons == 0
 
 
-def test_without_nvml_nothing_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    monkeypatch.setattr(throttling, "_known", [])
-    assert read(True, str(tmp_path)) == Limits() == read(True, str(tmp_path))
+def test_a_power_cap_is_told_and_disturbs_nothing(nvml: Nvml, tmp_path: Path) -> None:
+    nvml.reasons = 0x04
+    capped = read(GPU, str(tmp_path))
+    assert power_capped(capped, Limits()) and power_capped(None, capped) and not power_capped(None, Limits())
+    assert in_words(capped, capped) == ""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver")
+def test_without_a_driver_nothing_is_told(tmp_path: Path) -> None:
+    assert read(GPU, str(tmp_path)) == Limits() == read(GPU, str(tmp_path))

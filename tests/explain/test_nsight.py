@@ -6,6 +6,7 @@ import json
 import os
 import sqlite3
 import sys
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -72,6 +73,16 @@ def test_what_the_export_says_is_read(tools: Path, tmp_path: Path) -> None:
     assert facts.kernels[0].seconds == pytest.approx(0.04) and facts.launches == 20
     assert facts.host_to_device_bytes == 4e7 and facts.host_to_device_s == pytest.approx(0.01)  # without device to host
     assert facts.missing == ()
+
+
+def test_iterations_that_torch_drew_are_found(tools: Path, tmp_path: Path) -> None:
+    """Torch's NVTX knows no domains, and the job may draw iterations of its own."""
+    path = exported(tools, tmp_path)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("DELETE FROM NVTX_EVENTS WHERE eventType = 75")
+        database.execute("INSERT INTO StringIds VALUES (7, 'autotune::iteration')")
+        database.execute("UPDATE NVTX_EVENTS SET textId = 7, domainId = 0 WHERE textId = 4")
+    assert read_sqlite(path).steps == 10
 
 
 def test_a_table_that_is_not_there_is_named(tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,6 +156,21 @@ def test_the_agents_own_fault(make_session):
     assert failure.kind == "agent" and "loader" in failure.detail and "KeyError" in failure.detail
 
 
+def test_a_job_that_leaves_the_agents_sight_is_no_failure_of_the_agents(make_session):
+    failure = failure_of(
+        make_session(
+            """
+            from fake_agent import Agent
+            from autotune_trials.protocol import Fault
+            agent = Agent()
+            agent.send(Fault(0, "a CUDA graph of the job's", "the job captures its own graph", unhooked=True))
+            agent.pause()
+            """
+        )
+    )
+    assert failure.kind == "unhooked" and failure.detail == "the job captures its own graph"
+
+
 def test_a_hang_saves_the_stacks_of_all_threads(make_session):
     session = make_session(
         """

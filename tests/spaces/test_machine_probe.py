@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import pytest
 import torch
 
 from autotune_spaces.codec import decode, encode
@@ -23,6 +25,17 @@ def test_this_machine() -> None:
     if machine.cxx_compiler:
         assert os.access(machine.cxx_compiler, os.X_OK)
     assert decode(Machine, encode(machine)) == machine
+
+
+def test_the_gpu_is_the_one_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stands for a machine with two GPUs, of which the first is the current one."""
+    cards: dict[object, SimpleNamespace] = {0: SimpleNamespace(name="small", total_memory=2**30, major=8, minor=0)}
+    cards[torch.device("cuda", 1)] = SimpleNamespace(name="large", total_memory=80 * 2**30, major=9, minor=0)
+    for name, answer in {"is_available": lambda: True, "current_device": lambda: 0, "get_device_properties": cards.__getitem__}.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    assert probe().device_name == "small"
+    found = probe(torch.device("cuda", 1))
+    assert (found.device_name, found.device_memory_gib, found.compute_capability) == ("large", 80.0, (9, 0))
 
 
 def test_affinity_counts() -> None:

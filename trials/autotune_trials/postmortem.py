@@ -54,8 +54,10 @@ class Postmortem:
         return self.failure("crash", lost, log_tail=diagnose.log_tail(self._paths))
 
     def of_fault(self, fault: Fault) -> SessionFailed:
-        """The agent reports trouble of its own."""
+        """The agent reports trouble of its own, or has lost sight of the job."""
         text = fault.text.strip()
+        if fault.unhooked:
+            return self.failure("unhooked", text)
         last = text.splitlines()[-1] if text else "no text"
         return self.failure("agent", f"the agent failed in {fault.where}: {last}", log_tail=text)
 

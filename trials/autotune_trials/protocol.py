@@ -145,6 +145,7 @@ class Window:
     foreign_load: float = 0.0  # CPU use of processes outside this session during the window, in cores
     phase_times_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # one an iteration; {}: totals only
     throttled: str = ""  # a clock or thermal limit active during the window, in words; "": none, or not readable
+    power_capped: bool = False  # the GPU was at its power cap at the window's start or end: no disturbance
     session_load: float = 0.0  # CPU use of this session's own processes during the window, in cores; 0: not known
     workers: int = 0  # of the training DataLoader, at the end of the window
     # Fetching batches, in the training process and in its workers together: totals over the fetches that were looked at.
@@ -214,6 +215,7 @@ class Fault:
     rank: int
     where: str
     text: str  # traceback
+    unhooked: bool = False  # nothing has failed: the job has left the agent's sight, and ``text`` says how
 
 
 PROGRESS_S = 5.0  # between two messages that say no more than that

@@ -91,6 +91,20 @@ def test_copy_shares_nothing(batch):
     assert bytes_of(batch) == 24
 
 
+def test_a_pinned_batch_is_copied_once(monkeypatch):
+    """Without a device nothing can be pinned: a tensor says that it is, and memory asked for as pinned is the ordinary kind."""
+    pinned, copies, empty_like = [], [], torch.empty_like
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: True)
+    monkeypatch.setattr(torch, "empty_like", lambda t, pin_memory: (pinned.append(pin_memory), empty_like(t))[1])
+    for name in ("clone", "copy_", "pin_memory"):
+        original = getattr(torch.Tensor, name)
+        monkeypatch.setattr(torch.Tensor, name, lambda *a, name=name, original=original: (copies.append(name), original(*a))[1])
+    batch = torch.arange(6.0)
+    copied = copy_batch(batch)
+    assert copied.equal(batch) and copied.data_ptr() != batch.data_ptr()
+    assert pinned == [True] and copies == ["copy_"]
+
+
 def test_what_cannot_be_copied_is_passed_on():
     generator = (x for x in range(3))
     assert copy_batch(generator) is generator

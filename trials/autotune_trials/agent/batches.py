@@ -74,7 +74,7 @@ def copy_batch(batch: Any) -> Any:
     clone = getattr(batch, "clone", None)
     if clone is not None and hasattr(batch, "is_pinned"):
         if hasattr(batch, "detach") and batch.device.type == "cpu" and batch.is_pinned():
-            return clone().pin_memory()
+            return _pinned_copy(batch)
         return clone()
     if isinstance(batch, (str, bytes, int, float, complex, type(None))):
         return batch
@@ -88,6 +88,13 @@ def copy_batch(batch: Any) -> Any:
         return clone() if clone is not None else copy.deepcopy(batch)
     except Exception:  # what cannot be copied (an open file, a lock) is shared: only a job that changes its batch in place would notice
         return batch
+
+
+def _pinned_copy(tensor: Any) -> Any:
+    """Copied once: the job waits for it."""
+    import torch
+
+    return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
 
 
 def tensors_of(batch: Any, depth: int = 0) -> list[Any]:

@@ -142,7 +142,6 @@ class LiveMode(Mode):
         self._began = perf_counter()
         self.stood_still(slowest_too=True)
         agent.knobs.failure = ""
-        MemoryMeter(agent.torch, agent.live.device).start()
         agent.loader_hooks.last_rebuild_s = 0.0
         agent.loader_hooks.cancel_drain()
         wanted = {c.name: (agent.knobs.get(c.name, c.options), c.value) for c in block.knobs}
@@ -156,6 +155,7 @@ class LiveMode(Mode):
                 if self._set.get(name) != (knob, value):
                     self._set[name] = (knob, value)  # noted first: a half-applied knob has to be given back too
                     agent.knobs.apply(knob, value)
+            MemoryMeter(agent.torch, agent.live.cuda).start()  # not before: what the last block held (a graph's pool) is free only now
         except Exception as error:
             self._fail_block(f"knob: {type(error).__name__}: {error}")
             return False

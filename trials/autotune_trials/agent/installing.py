@@ -9,7 +9,7 @@ from typing import Any
 
 from autotune_trials import marking
 from autotune_trials.agent import stacks
-from autotune_trials.agent.patches import backward, clipping, compiling, optimizer, parallel, seeds, settings
+from autotune_trials.agent.patches import backward, clipping, compiling, graphs, optimizer, parallel, seeds, settings
 from autotune_trials.measure.nvtx import nvtx_ranges
 from autotune_trials.paths import SessionPaths
 
@@ -21,13 +21,13 @@ def install(agent: Any) -> None:
         stacks.install_stack_dump(SessionPaths(Path(config.directory)))
     if config.seed is not None:
         seeds.install(patches, torch, agent, config.seed)
-    for patch in (backward, optimizer, clipping, compiling, settings, parallel):
+    for patch in (backward, optimizer, clipping, compiling, graphs, settings, parallel):
         patch.install(patches, torch, agent)
     agent.modules.watch(True)
     _install_loader(agent)
     _install_hooks(agent)
     if config.nvtx and config.mode != "launch":
-        agent.clock.ranges = nvtx_ranges()
+        agent.clock.ranges = nvtx_ranges(torch)
     agent.mode.start()
     agent.last_words.tell_restart()
     agent.knobs.hold(final=False)

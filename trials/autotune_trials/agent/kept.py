@@ -135,7 +135,7 @@ def _flat(value: Any) -> list[Any]:
 def _random_states(torch: Any) -> list[Any]:
     numpy = sys.modules.get("numpy")
     states = [torch.get_rng_state(), random.getstate(), numpy.random.get_state(legacy=False) if numpy is not None else None]
-    return [*states, torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None]
+    return [*states, torch.stack(torch.cuda.get_rng_state_all()) if torch.cuda.is_initialized() else None]
 
 
 def _same_stream(torch: Any, a: Any, b: Any) -> bool:
@@ -148,10 +148,10 @@ def _same_stream(torch: Any, a: Any, b: Any) -> bool:
 
 
 def _give_back(torch: Any, states: list[Any]) -> None:
-    host, python, numpy_state, device = states
+    host, python, numpy_state, devices = states
     torch.set_rng_state(host)
     random.setstate(python)
     if numpy_state is not None:
         sys.modules["numpy"].random.set_state(numpy_state)
-    if device is not None:
-        torch.cuda.set_rng_state(device)
+    if devices is not None:
+        torch.cuda.set_rng_state_all(devices)

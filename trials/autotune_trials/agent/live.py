@@ -33,6 +33,7 @@ class LiveJobControl:
         self._agent = agent
         self._loss_scale = loss_scale
         self.device = ""  # "cpu" or "cuda", known with the first tensor
+        self.cuda: Any = None  # the torch.device trained on, with its index, if it is a GPU
         self.autocast = AutocastRegion(torch)
         self.scaler: LossScaler | None = None  # float16 only
         self._last_scaler: LossScaler | None = None

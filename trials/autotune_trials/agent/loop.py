@@ -49,6 +49,10 @@ from autotune_trials.measure.clock import AWAY, BACKWARD, DATA, FORWARD, OPTIMIZ
 from autotune_trials.protocol import Fault, SessionConfig
 
 MODES: dict[str, type[Mode]] = {"live": LiveMode, "fixed": RecordMode, "profile": RecordMode, "launch": Mode}
+CAPTURED = (
+    "the job captures its training step in a CUDA graph of its own, where it can be neither seen nor changed; "
+    "tune it without: compile_mode reduce-overhead makes such graphs"
+)
 
 
 class Agent:
@@ -95,6 +99,7 @@ class Agent:
         self.in_backward = False
         self.interruptions = Interruptions(self)
         self._skipped = False
+        self._captured = False  # backward or a step, in a CUDA graph of the job's
         self.in_step = False  # torch is calling the optimizer hooks, or the step between them
         self._lead = Lead()
         self._evaluations = Evaluations()
@@ -134,8 +139,8 @@ class Agent:
         """The exception being handled is ours: say so and step aside. Never raises."""
         self.step_aside(where, log.write_exception(where))
 
-    def step_aside(self, where: str, text: str) -> None:
-        """Be gone, and tell the tuner why. Never raises."""
+    def step_aside(self, where: str, text: str, unhooked: bool = False) -> None:
+        """Be gone, and tell the tuner why. ``unhooked``: the job has left our sight, and nothing has failed. Never raises."""
         if self._failing:
             return
         self._failing = True
@@ -144,9 +149,22 @@ class Agent:
         except Exception:
             log.write_exception(f"{where}, stepping aside")
         try:
-            self.channel.send(Fault(rank(self.torch), where, text))
+            self.channel.send(Fault(rank(self.torch), where, text, unhooked))
         except Exception:
             log.write_exception(f"{where}, reporting")
+
+    # ------------------------------------------------------------------ the job's own CUDA graphs
+
+    @property
+    def capturing(self) -> bool:
+        """The job is capturing a CUDA graph: until it is done nothing may be timed, waited for or copied."""
+        cuda = self.torch.cuda
+        return self.measures and cuda.is_initialized() and bool(cuda.is_current_stream_capturing())
+
+    def after_capture(self) -> None:
+        """The job has captured a CUDA graph. Its replay calls no hook: if it holds backward or a step, iterations are out of sight."""
+        if self._captured and not self.stopped:
+            self.step_aside("a CUDA graph of the job's", CAPTURED, unhooked=True)
 
     # ------------------------------------------------------------------ the model is called
 
@@ -159,6 +177,8 @@ class Agent:
 
     def on_entry_call(self, entry: Entry, args: tuple[Any, ...]) -> Any | None:
         """Training calls ``entry`` with ``args``. Returns a context the call must run in, or None."""
+        if self.capturing:
+            return None
         try:
             self.begin()
             self.interruptions.end_look()
@@ -187,6 +207,8 @@ class Agent:
 
     def on_gradless_call(self, entry: Entry, args: tuple[Any, ...]) -> Any | None:
         """``entry`` is called in evaluation or without gradients. Returns a context the call must run in, or None."""
+        if self.capturing:
+            return None
         try:
             self.consumption.evaluate()
             autocast, entry.called_gradless = self.live.autocast, entry.module.training
@@ -208,6 +230,9 @@ class Agent:
     def before_backward(self, tensors: Any, gradients: Any, create_graph: bool) -> tuple[Any, Any]:
         """Returns the arguments backward is to be called with: the loss is scaled under float16."""
         if self.stopped:
+            return tensors, gradients
+        if self.capturing:
+            self._captured = True
             return tensors, gradients
         try:
             if not self.backwards:
@@ -251,7 +276,7 @@ class Agent:
 
     def after_backward(self) -> None:
         self.in_backward = False
-        if self.stopped:
+        if self.stopped or self.capturing:
             return
         if self.live.micro is not None:
             self.live.micro.after_backward()  # not below: what this raises is the job's
@@ -281,6 +306,9 @@ class Agent:
     def before_step(self, stepping: Any, args: Any, kwargs: Any) -> Any:
         """Returns changed (args, kwargs), or None."""
         if self.stopped:
+            return None
+        if self.capturing:
+            self._captured = True
             return None
         self.in_step = True
         if self.live.micro is not None:
@@ -312,7 +340,7 @@ class Agent:
             self._skipped = self.live.scaler.before_step(stepping) or self._skipped
 
     def after_step(self, stepping: Any, args: Any, kwargs: Any) -> None:
-        if self.stopped:
+        if self.stopped or self.capturing:
             return
         try:
             live = self.live
@@ -339,7 +367,7 @@ class Agent:
 
     def on_manual_step(self, loss: Any, samples: float | None) -> None:
         """``autotune.step()`` in the job's loop."""
-        if self.stopped:
+        if self.stopped or self.capturing:
             return
         try:
             if not self.manual:

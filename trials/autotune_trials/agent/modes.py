@@ -69,4 +69,4 @@ def hello(agent: Any) -> Any:
     from autotune_trials.protocol import Hello
 
     job = job_facts(agent)
-    return Hello(job.pid, rank(agent.torch), probe(), job, agent.mode.startup_s, fingerprint(agent))
+    return Hello(job.pid, rank(agent.torch), probe(agent.live.cuda), job, agent.mode.startup_s, fingerprint(agent))

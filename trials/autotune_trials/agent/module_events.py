@@ -43,7 +43,7 @@ class ModuleEvents:
     def on_module(self, module: Any) -> None:
         """A top-level module call, while modules are watched."""
         agent = self._agent
-        if agent.stopped or agent.inside_entry:
+        if agent.stopped or agent.inside_entry or agent.capturing:
             return
         if agent.in_backward and module not in self._called_gradless:  # backward of a checkpointed part calls its modules again
             return
@@ -115,8 +115,10 @@ class ModuleEvents:
         if agent.live.device == device.type or (agent.live.device == "cuda" and device.type == "cpu"):
             return
         agent.live.device = device.type
+        if device.type == "cuda":
+            agent.live.cuda = device
         if device.type == "cuda" and not isinstance(agent.clock, DeviceClock) and agent.config.mode != "launch":
-            ranges, agent.clock = agent.clock.ranges, DeviceClock(agent.torch)
+            ranges, agent.clock = agent.clock.ranges, DeviceClock(agent.torch, device)
             agent.clock.ranges = ranges
         if device.type == "cuda" and (agent.config.mode != "launch" or agent.live.non_blocking is not None):
             transfer.install(agent.patches, agent.torch, agent)
@@ -124,7 +126,7 @@ class ModuleEvents:
     def begin_transfer(self) -> int:
         """A copy to the device begins; returns the phase to go back to."""
         phase = self._agent.clock.phase
-        if phase in (OTHER, FORWARD):
+        if phase in (OTHER, FORWARD) and not self._agent.capturing:
             self._agent.clock.switch(TO_DEVICE)
         return phase
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from autotune_trials.agent.optimizer_copy import fused_works
+
 IMPLEMENTATIONS = ("for-loop", "foreach", "fused")
 Flags = tuple[Any, Any]  # (foreach, fused), by which torch chooses
 
@@ -22,6 +24,7 @@ class OptimizerControl:
         self._own_amp_flag: Any = None
         self._hooks: tuple[Any, ...] = ()
         self._own_lr: list[Any] | None = None  # during a step under a factor
+        self._fused: dict[Any, bool] = {}  # devices and types of its parameters -> torch's fused kernel works for them
 
     @property
     def optimizer(self) -> Any | None:
@@ -42,14 +45,15 @@ class OptimizerControl:
         fusible = all(
             p.is_floating_point() and p.device.type in ("cpu", "cuda") and p.layout == self._torch.strided for p in parameters
         )
-        if "fused" in optimizer.defaults and fusible and not self._fused_does_nothing(parameters):
+        if "fused" in optimizer.defaults and fusible and self._fused_works(optimizer, parameters):
             found.append("fused")
         return tuple(found)
 
-    def _fused_does_nothing(self, parameters: list[Any]) -> bool:
-        """Whether torch's kernel silently leaves some parameters as they are: SGD's on a CPU, in half precision (torch 2.13)."""
-        halves = (self._torch.bfloat16, self._torch.float16)
-        return isinstance(self.optimizer, self._torch.optim.SGD) and any(p.device.type == "cpu" and p.dtype in halves for p in parameters)
+    def _fused_works(self, optimizer: Any, parameters: list[Any]) -> bool:
+        kinds = frozenset((p.device, p.dtype) for p in parameters)
+        if self._fused.get(kinds) is None:
+            self._fused[kinds] = fused_works(self._torch, optimizer)
+        return self._fused[kinds]
 
     def implementation(self) -> str:
         """What the job asked for."""

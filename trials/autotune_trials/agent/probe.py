@@ -35,12 +35,17 @@ def _ends_probe(method: Any) -> Any:
 
 
 class NormProbe:
-    """Gradient norm before clipping and norm of the parameter change, for the first steps of a run."""
+    """Gradient norm before clipping and norm of the parameter change, for the first steps of a run.
+
+    Of more than 2**22 parameters the change is estimated from every k-th row of each tensor: a copy of them all is not kept beside
+    the model, where it might not fit, and would count in its peak memory.
+    """
 
     def __init__(self, torch: Any, steps: int) -> None:
         self._torch, self.left = torch, steps  # steps still to be probed
         self._gradient: Scalar | None = None
-        self._before: list[tuple[Any, Any]] = []
+        self._before: list[tuple[Any, Any]] = []  # a parameter, its rows as they were
+        self._stride = 1  # which rows: every so many
         self._changes: list[Any] = []
         self._gradients: list[Scalar] = []
         self._updates: list[Scalar] = []
@@ -56,13 +61,22 @@ class NormProbe:
     @_ends_probe
     def before_step(self, optimizer: Any) -> None:
         """Remember the parameters of ``optimizer``."""
-        self._before = [(p, off_heap.copy(self._torch, own_shard(p))) for g in optimizer.param_groups for p in g["params"]]
+        parameters = [p for g in optimizer.param_groups for p in g["params"]]
+        self._stride = max(1, -(-sum(own_shard(p).numel() for p in parameters) // SKETCHED))
+        self._before = [(p, off_heap.copy(self._torch, self._rows(p))) for p in parameters]
+
+    def _rows(self, parameter: Any) -> Any:
+        """The same of any memory format."""
+        shard = own_shard(parameter).detach()
+        return shard[:: self._stride] if self._stride > 1 and shard.dim() else shard
 
     @_ends_probe
     def after_step(self) -> None:
         """How far they went."""
         with self._torch.no_grad():
-            self._changes += [before.sub_(own_shard(p).detach()) for p, before in self._before]
+            for p, before in self._before:
+                share = before.numel() / max(1, own_shard(p).numel())
+                self._changes.append(before.sub_(self._rows(p)).div_(share**0.5))
         self._before = []
 
     @_ends_probe

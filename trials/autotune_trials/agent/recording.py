@@ -198,7 +198,7 @@ class RecordMode(Mode):
         agent, config = self.agent, self.agent.config
         path = SessionPaths(_path(config.directory)).trace(rank(agent.torch))
         try:
-            self._profiler = CaptureWindow(agent.torch) if config.capture else ProfileWindow(agent.torch, str(path), config.stacks)
+            self._profiler = CaptureWindow(agent.torch, agent.live.cuda) if config.capture else ProfileWindow(agent.torch, str(path), config.stacks)
             self._profiler.start()
             if not config.capture:
                 agent.clock.ranges = Several(agent.clock.ranges, ProfilerRanges(agent.torch))

@@ -16,11 +16,12 @@ class CaptureWindow:
         RuntimeError, AssertionError: torch was built without CUDA, or there is no driver.
     """
 
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
+    def __init__(self, torch: Any, device: Any = None) -> None:
+        """``device``: the one trained on, as a torch.device; None: the current one."""
+        self._torch, self._device = torch, device
 
     def start(self) -> None:
-        self._torch.cuda.synchronize()
+        self._torch.cuda.synchronize(self._device)
         self._torch.cuda.profiler.start()
 
     def step(self) -> None:
@@ -28,6 +29,6 @@ class CaptureWindow:
 
     def stop(self) -> str:
         """End the range; there is no trace of ours, hence no path."""
-        self._torch.cuda.synchronize()
+        self._torch.cuda.synchronize(self._device)
         self._torch.cuda.profiler.stop()
         return ""

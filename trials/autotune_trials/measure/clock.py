@@ -104,17 +104,20 @@ class StillClock(PhaseClock):
 
 
 class DeviceClock(PhaseClock):
-    """Phases on the timeline of a CUDA stream, from events recorded at each switch.
+    """Phases on the timeline of the CUDA stream that backward runs on, from events recorded at each switch.
 
     Events cost about 2 µs each and no synchronisation; they are read when they have long passed, and the rest at
     :meth:`finish`. What the CPU waits for while the device still works shows up as no time at all, as it should.
+    A copy on a stream of its own (a prefetcher) counts where the compute stream waits for it.
     """
 
-    __slots__ = ("_torch", "_pending", "_free", "_event", "_device_spent", "_limit", "_switches")
+    __slots__ = ("_torch", "_device", "_stream", "_pending", "_free", "_event", "_device_spent", "_limit", "_switches")
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, device: Any) -> None:
+        """``device``: the torch.device trained on, with its index."""
         super().__init__()
-        self._torch = torch
+        self._torch, self._device = torch, device
+        self._stream = torch.cuda.current_stream(device)
         self._pending: deque[tuple[Any, Any, int, list[float]]] = deque()
         self._free: list[Any] = []
         self._device_spent = [0.0] * (AWAY + 1)
@@ -123,6 +126,8 @@ class DeviceClock(PhaseClock):
         self._event = self._record()
 
     def switch(self, phase: int) -> None:
+        if phase == BACKWARD:  # a job that warms up on one stream may train on another
+            self._stream = self._torch.cuda.current_stream(self._device)
         event = self._record()
         self._pending.append((self._event, event, self.phase, self._device_spent))
         self._event = event
@@ -149,26 +154,26 @@ class DeviceClock(PhaseClock):
         return wall, spent
 
     def resume(self) -> None:
-        self._torch.cuda.synchronize()
+        self._torch.cuda.synchronize(self._device)
         self._read(wait=True)
         self._device_spent = [0.0] * (AWAY + 1)
         self._event = self._record()
         super().resume()
 
     def finish(self) -> None:
-        self._torch.cuda.synchronize()
+        self._torch.cuda.synchronize(self._device)
         self._read(wait=True)
 
     def _record(self) -> Any:
         event = self._free.pop() if self._free else self._torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(self._stream)
         return event
 
     def _read(self, wait: bool) -> None:
         while self._pending:
             begin, end, phase, spent = self._pending[0]
-            if not wait and not end.query():
+            if not wait and not (begin.query() and end.query()):  # of two streams either may be ahead
                 return
-            spent[phase] += max(0.0, begin.elapsed_time(end) / 1e3)
+            spent[phase] += begin.elapsed_time(end) / 1e3
             self._pending.popleft()
             self._free.append(begin)  # ``end`` is the next interval's begin

@@ -10,12 +10,14 @@ module's range and opens it again in the next phase.
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
 DOMAIN = "autotune"
 ITERATION, OTHER = "iteration", "other"
 WORDS = {"to_device": "to-device"}  # the phases' names as they are drawn; the others as they are
+INJECTION = "NVTX_INJECTION64_PATH"  # the variable by which a tool has NVTX load it
 MODULE = "module::"  # what module ranges begin with in the trace of torch.profiler
 
 
@@ -97,6 +99,25 @@ class NvtxRanges(Ranges):
             message = name.removeprefix(MODULE) if name.startswith(MODULE) else WORDS.get(name, name)
             attributes = self._attributes[name] = self._domain.get_event_attributes(message=message)
         self._domain.push_range(attributes)
+
+
+class TorchNvtxRanges(Ranges):
+    """The same by torch's own NVTX, which knows no domains: ``autotune::<phase>``, modules under their plain names.
+
+    Raises:
+        RuntimeError: this torch was built without CUDA.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        super().__init__()
+        self._nvtx = torch.cuda.nvtx
+        self._nvtx.mark(DOMAIN)
+
+    def _push(self, name: str) -> None:
+        self._nvtx.range_push(name.removeprefix(MODULE) if name.startswith(MODULE) else f"{DOMAIN}::{WORDS.get(name, name)}")
+
+    def _pop(self) -> None:
+        self._nvtx.range_pop()
 
 
 class ProfilerRanges(Ranges):
@@ -211,17 +232,23 @@ def modules_within(root: Any, depth: int, prefix: str = "") -> list[tuple[str, A
     return found
 
 
-def nvtx_ranges() -> NvtxRanges | None:
-    """NVTX ranges, if somebody is there to see them.
+def nvtx_ranges(torch: Any) -> Ranges | None:
+    """NVTX ranges, if somebody is there to see them: a tool must be there from the process's start.
 
-    None where the ``nvtx`` package is not installed in the job's environment, or cannot be imported, and where it hands
-    out its ``DummyDomain``: that is what it does when no tool is attached, and a tool must be there from the process's
-    start. Ranges that nobody can see are not worth their 8 µs an iteration (benchmarks/overhead.md).
+    By the ``nvtx`` package, which hands out its ``DummyDomain`` when no tool is attached; where the job's environment does not
+    have it, by torch. Ranges that nobody can see are not worth their 8 µs an iteration (benchmarks/overhead.md).
     """
     try:
         import nvtx
 
         domain = nvtx.get_domain(DOMAIN)
     except Exception:  # whatever is wrong with it, the job must not suffer
-        return None
+        return _torch_ranges(torch) if os.environ.get(INJECTION) else None
     return None if type(domain).__name__ == "DummyDomain" else NvtxRanges(domain)
+
+
+def _torch_ranges(torch: Any) -> Ranges | None:
+    try:
+        return TorchNvtxRanges(torch)
+    except Exception:
+        return None

@@ -3,13 +3,14 @@
     CPU   /sys/devices/system/cpu/cpu*/thermal_throttle/{core,package}_throttle_count, counted up by the kernel
     CUDA  NVML's clock event reasons at either edge of the window, while the device still has work
 
-Machines that show neither (most virtual ones) are taken as not throttled.
+Machines that show neither (most virtual ones) are taken as not throttled. A GPU at its power cap is told apart.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import glob
-import importlib
 import os
 import sys
 from collections.abc import Mapping
@@ -18,8 +19,8 @@ from typing import Any
 
 SYSFS = "/sys/devices/system/cpu"
 # Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h); limits only: idle clocks and clocks the user set are none.
+POWER_CAP = 0x04  # where a large GPU works hard that is its ordinary state, and disturbs no measurement
 REASONS = {
-    0x04: "its power cap",
     0x08: "a hardware slowdown",
     0x20: "its temperature (software)",
     0x40: "its temperature (hardware)",
@@ -32,16 +33,19 @@ class Limits:
     """What limits clocks, as read at one moment."""
 
     heat: Mapping[str, int] = field(default_factory=dict)  # counter -> times the CPU was throttled for heat since boot
-    reasons: int = 0  # NVML bits of this process' device, 0 without one
+    reasons: int = 0  # NVML bits of the device trained on, 0 without one
 
 
-def read(cuda: bool, sysfs: str = SYSFS) -> Limits:
-    """The limits now. About 10 µs a counter, some 20 µs for NVML; what cannot be read is left out."""
-    return Limits(_heat(sysfs), _reasons() if cuda else 0)
+def read(device: Any, sysfs: str = SYSFS) -> Limits:
+    """The limits now. About 10 µs a counter, some 20 µs for NVML; what cannot be read is left out.
+
+    ``device``: the CUDA device trained on, as a torch.device; None: a CPU.
+    """
+    return Limits(_heat(sysfs), _reasons(device) if device is not None else 0)
 
 
 def in_words(start: Limits | None, end: Limits) -> str:
-    """What was active from one reading to another; "" if nothing was."""
+    """What was active from one reading to another and disturbs a measurement; "" if nothing was."""
     found = []
     grown = [end.heat[name] - start.heat[name] for name in end.heat if name in start.heat] if start is not None else []
     if max(grown, default=0) > 0:  # counters of one package all count the same event
@@ -52,6 +56,11 @@ def in_words(start: Limits | None, end: Limits) -> str:
     if limits:
         found.append("the GPU's clock was held down by " + " and ".join(limits))
     return "; ".join(found)
+
+
+def power_capped(start: Limits | None, end: Limits) -> bool:
+    """The GPU was at its power cap at either reading."""
+    return bool((end.reasons | (start.reasons if start is not None else 0)) & POWER_CAP)
 
 
 def _heat(sysfs: str) -> dict[str, int]:
@@ -65,26 +74,35 @@ def _heat(sysfs: str) -> dict[str, int]:
     return counters
 
 
-def _reasons() -> int:
+def _reasons(device: Any) -> int:
     try:
-        nvml, device = _device()
-        if device is None:
-            return 0
+        handle = _handle(device)
+        reasons = ctypes.c_ulonglong()
+        nvml = _nvml()
         ask = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)  # called throttle reasons before NVML 12.2
-        return int((ask or nvml.nvmlDeviceGetCurrentClocksThrottleReasons)(device))
+        failed = (ask or nvml.nvmlDeviceGetCurrentClocksThrottleReasons)(handle, ctypes.byref(reasons))
+        return 0 if failed else reasons.value
     except Exception:
         return 0
 
 
-_known: list[Any] = []  # (pynvml, handle of this process' device), once looked for
+@functools.cache
+def _nvml() -> Any:
+    """The driver's own library: the job's environment need not have a package for it.
+
+    Raises:
+        OSError: there is no driver.
+    """
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    nvml.nvmlInit_v2()
+    return nvml
 
 
-def _device() -> tuple[Any, Any]:
-    if not _known:
-        _known.append((None, None))
-        nvml, torch = importlib.import_module("pynvml"), sys.modules["torch"]
-        nvml.nvmlInit()
-        uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
-        _known[0] = (nvml, nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"))
-    found: tuple[Any, Any] = _known[0]
-    return found
+@functools.cache
+def _handle(device: Any) -> ctypes.c_void_p:
+    """NVML's of a torch.device; a null pointer, which NVML refuses, if it does not know it."""
+    uuid = str(sys.modules["torch"].cuda.get_device_properties(device).uuid)
+    named = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+    handle = ctypes.c_void_p()
+    _nvml().nvmlDeviceGetHandleByUUID(named.encode(), ctypes.byref(handle))
+    return handle

@@ -25,8 +25,7 @@ class WindowRecorder:
         self._iterations: list[Any] = []
         self._turnovers: list[float] = []
         self._interruptions = 0
-        self._memory = MemoryMeter(agent.torch, agent.live.device)
-        self._cuda = agent.live.device == "cuda"
+        self._memory = MemoryMeter(agent.torch, agent.live.cuda)
         self._start: Snapshot | None = None
         self._limits: throttling.Limits | None = None
         self._read: Any = None  # what reading had taken when the window began
@@ -36,7 +35,7 @@ class WindowRecorder:
 
     def open(self) -> None:
         """The window begins; takes some milliseconds, so call :meth:`PhaseClock.resume` after it."""
-        self._start, self._limits = snapshot(), throttling.read(self._cuda)
+        self._start, self._limits = snapshot(), throttling.read(self._agent.live.cuda)
         self._read = self._reader_spent()
 
     def add(self, iteration: Any) -> bool:
@@ -64,7 +63,7 @@ class WindowRecorder:
 
     def close(self) -> Window:
         """The window ends here; waits for the device."""
-        throttled = throttling.in_words(self._limits, throttling.read(self._cuda))  # first: an idle device has no limits
+        limits = throttling.read(self._agent.live.cuda)  # first: an idle device has none
         self._agent.clock.finish()
         load = between(self._start, snapshot()) if self._start is not None else None
         each = {name: tuple(i.spent[n] for i in self._iterations) for n, name in enumerate(PHASES)}
@@ -83,7 +82,8 @@ class WindowRecorder:
             peak_memory_gib=self._memory.peak_gib(),
             cpu_pressure=load.cpu_pressure if load is not None else 0.0,
             foreign_load=load.foreign_load if load is not None else 0.0,
-            throttled=throttled,
+            throttled=throttling.in_words(self._limits, limits),
+            power_capped=throttling.power_capped(self._limits, limits),
             session_load=load.session_load if load is not None else 0.0,
             workers=settings.num_workers if settings is not None else 0,
             reader_cpu_s=read.cpu_s if read is not None else 0.0,

@@ -19,16 +19,19 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
         def move(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not patch.active or self.is_cuda:
                 return original(self, *args, **kwargs)
-            if agent.sites.open and _target_is_cuda(patch.attribute, args, kwargs):
-                agent.sites.on_transfer(sys._getframe(1))
-            wanted = agent.live.non_blocking
-            if wanted is not None and _target_is_cuda(patch.attribute, args, kwargs) and self.is_pinned():
-                args, kwargs = _with_flag(torch, args, kwargs, wanted)
-            before = agent.modules.begin_transfer()
-            try:
+            if _target_is_cuda(patch.attribute, args, kwargs):
+                if agent.sites.open:
+                    agent.sites.on_transfer(sys._getframe(1))
+                wanted = agent.live.non_blocking
+                if wanted is not None and self.is_pinned():
+                    args, kwargs = _with_flag(torch, args, kwargs, wanted)
+                before = agent.modules.begin_transfer()
+                try:
+                    moved = original(self, *args, **kwargs)
+                finally:
+                    agent.modules.end_transfer(before)
+            else:
                 moved = original(self, *args, **kwargs)
-            finally:
-                agent.modules.end_transfer(before)
             if agent.live.micro is not None:
                 agent.live.micro.merging.provenance.note_copy(self, moved)
             return moved
@@ -42,7 +45,7 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
 def _target_is_cuda(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if method == "cuda":
         return True
-    target = kwargs.get("device", args[0] if args else None)
+    target = kwargs.get("device", args[0] if args else kwargs.get("other"))
     target = getattr(target, "device", target)  # .to(other_tensor)
     return isinstance(target, int) or str(target).startswith("cuda")
 

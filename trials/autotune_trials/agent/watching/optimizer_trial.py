@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from time import perf_counter
 from typing import Any
 
 from autotune_spaces.machine import memory_gib
+from autotune_trials.agent.optimizer_copy import bare_step, copy_of
 from autotune_trials.measure.machine_load import resident_gib
 
 FEWEST = 20  # parameters; a loop over fewer is not worth a trial
@@ -35,45 +35,24 @@ def try_out(agent: Any, control: Any) -> dict[str, Any]:
 
 def _step_s(torch: Any, optimizer: Any, implementation: str | None) -> float:
     """Seconds of the quickest step; None: as the optimizer is set now."""
-    scratch = _copy(torch, optimizer, implementation)
-    step: Any = type(optimizer).step
-    while hasattr(step, "__wrapped__"):  # torch's own hooks and profiler ranges, and with them ours, are left out
-        step = step.__wrapped__
-    cuda = next(p for g in scratch.param_groups for p in g["params"]).device.type == "cuda"
+    scratch = copy_of(torch, optimizer, implementation, lambda group: [_clone(torch, p) for p in group["params"] if p.requires_grad])
+    step = bare_step(optimizer)
+    device = next(p for g in scratch.param_groups for p in g["params"]).device
     times: list[float] = []
     began = perf_counter()
     with torch.no_grad():
         for number in range(WARM_UP + STEPS):
-            if cuda:
-                torch.cuda.synchronize()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
             start = perf_counter()
             step(scratch)
-            if cuda:
-                torch.cuda.synchronize()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
             if number >= WARM_UP:
                 times.append(perf_counter() - start)
                 if start - began > LONGEST_S:
                     break
     return min(times)
-
-
-def _copy(torch: Any, optimizer: Any, implementation: str | None) -> Any:
-    """An optimizer of the same class and settings over copies, without state; made without its constructor, which the agent listens to."""
-    cls: Any = type(optimizer)
-    scratch = cls.__new__(cls)
-    scratch.__dict__.update(optimizer.__dict__)
-    scratch.state = defaultdict(dict)
-    scratch.param_groups = []
-    for group in optimizer.param_groups:
-        copied = {**group, "params": [_clone(torch, p) for p in group["params"] if p.requires_grad]}
-        if torch.is_tensor(copied.get("lr")):
-            copied["lr"] = copied["lr"].clone()
-        if implementation is not None:
-            copied["foreach"] = implementation == "foreach"
-            if "fused" in copied:
-                copied["fused"] = implementation == "fused"
-        scratch.param_groups.append(copied)
-    return scratch
 
 
 def _clone(torch: Any, parameter: Any) -> Any:

@@ -49,9 +49,10 @@ class StandingObserver(Observer):
 
     def _memory(self) -> dict[str, float]:
         found = {"host_used_gib": resident_gib(), "host_total_gib": memory_gib()}
-        if self.agent.live.device == "cuda":
-            _, total = self.torch.cuda.mem_get_info()
-            found["device_used_gib"] = self.torch.cuda.max_memory_reserved() / 2**30
+        device = self.agent.live.cuda
+        if device is not None:
+            _, total = self.torch.cuda.mem_get_info(device)
+            found["device_used_gib"] = self.torch.cuda.max_memory_reserved(device) / 2**30
             found["device_total_gib"] = total / 2**30
         return found
 

@@ -1,0 +1,98 @@
+"""Stands for ``torch.cuda`` with two devices, the second of them trained on, on a machine that has none.
+
+Work takes no time and tensors stay on the CPU. What is kept true: every stream has a clock of its own, an event is recorded on one
+stream, and while a graph is captured whatever records, waits or frees raises, as CUDA does.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any
+
+
+class Stream:
+    def __init__(self, index: int, now: Any = perf_counter) -> None:
+        self.index, self.now = index, now
+
+
+class Cuda:
+    """The functions the agent calls. ``calls``: (name, device index, what ``seen()`` gave) of each but events."""
+
+    def __init__(self, seen: Any = lambda: None) -> None:
+        self.seen, self.calls, self.capturing = seen, [], False
+        self.streams = [Stream(0), Stream(1)]  # the current one of each device; the current device is 0
+        cuda = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                self.at = 0.0
+
+            def record(self, stream: Stream | None = None) -> None:
+                cuda.check("record")
+                self.at = (stream or cuda.streams[0]).now()
+
+            def query(self) -> bool:
+                return True
+
+            def elapsed_time(self, end: Event) -> float:
+                return (end.at - self.at) * 1e3
+
+        self.Event = Event
+
+    def check(self, name: str) -> None:
+        if self.capturing:
+            raise RuntimeError(f"{name}: operation not permitted when stream is capturing")
+
+    def note(self, name: str, device: Any) -> None:
+        self.check(name)
+        self.calls.append((name, 0 if device is None else device.index, self.seen()))
+
+    def current_stream(self, device: Any = None) -> Stream:
+        return self.streams[0 if device is None else device.index]
+
+    @contextmanager
+    def stream(self, stream: Stream) -> Any:
+        before, self.streams[stream.index] = self.streams[stream.index], stream
+        try:
+            yield
+        finally:
+            self.streams[stream.index] = before
+
+    def synchronize(self, device: Any = None) -> None:
+        self.note("synchronize", device)
+
+    def empty_cache(self) -> None:
+        self.check("empty_cache")
+
+    def reset_peak_memory_stats(self, device: Any = None) -> None:
+        self.note("reset", device)
+
+    def max_memory_reserved(self, device: Any = None) -> int:
+        self.note("peak", device)
+        return 2**30
+
+    def is_initialized(self) -> bool:
+        return self.capturing  # elsewhere it would have torch look for a driver
+
+    def is_current_stream_capturing(self) -> bool:
+        return self.capturing
+
+
+def install(seen: Any = lambda: None) -> Cuda:
+    """In a job under the agent: it trains on cuda:1 from now on, as far as the agent can tell."""
+    import torch
+
+    from autotune_trials import marking
+
+    cuda = Cuda(seen)
+    for name in ("Event", "current_stream", "synchronize", "empty_cache", "reset_peak_memory_stats", "max_memory_reserved", "is_initialized",
+                 "is_current_stream_capturing"):  # fmt: skip
+        setattr(torch.cuda, name, getattr(cuda, name))
+    base: Any = torch.cuda.CUDAGraph.__mro__[1]  # of torch's extension, and empty here
+    base.__new__, base.__init__ = lambda cls, keep_graph=False: object.__new__(cls), lambda self, *args: None
+    base.capture_begin = lambda self, **options: setattr(cuda, "capturing", True)
+    base.capture_end = lambda self: setattr(cuda, "capturing", False)
+    base.replay = lambda self: None
+    marking.receiver.modules.learn_device(torch.device("cuda", 1))  # type: ignore[attr-defined]
+    return cuda

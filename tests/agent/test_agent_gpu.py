@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from tiny_tuner import CNN, Tuner, block, run_bare
 
 from autotune_trials.protocol import Record
@@ -46,11 +47,27 @@ def test_live_knobs_take_hold_and_are_taken_back(tuner: Tuner, knob: str, value:
     assert [(r.error, dict(r.no_effect)) for r in reports] == [("", {})] * 3
 
 
-@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune-no-cudagraphs"])
 def test_compile_on_cuda(tuner: Tuner, mode: str) -> None:
     reports = live(tuner, block("b"), block("c", compile_mode=mode, non_blocking=True, _max_seconds=200.0), block("b2"))
     assert [r.error for r in reports] == [""] * 3
     assert reports[1].notes["unique_graphs"] >= 1 and reports[1].notes["graph_breaks"] == 0
+
+
+KEEPING = CUDA_LOOP.replace("optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=False)").replace(
+    "optimizer.step()", "optimizer.step(); print(loss.item(), float(sum(p.grad.abs().sum() for p in model.parameters())), flush=True)"
+)
+
+
+def test_gradients_survive_cuda_graphs_that_are_given_back(tuner: Tuner) -> None:
+    tuner.start(KEEPING)
+    tuner.receive()
+    reports = tuner.measure(block("b"), block("c", compile_mode="reduce-overhead", _max_seconds=200.0), block("b2", 30))
+    assert [r.error for r in reports] == [""] * 3
+    assert tuner.process is not None and tuner.process.poll() is None
+    tuner.process.kill()
+    out, _ = tuner.process.communicate()
+    assert all(torch.isfinite(torch.tensor([float(v) for v in line.split()])).all() for line in out.split("\n")[:-1])
 
 
 EVALUATED = CUDA_LOOP.replace("        out = model(x)\n", """

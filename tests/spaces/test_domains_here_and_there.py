@@ -179,12 +179,21 @@ def test_cudnn() -> None:
 
 def test_compile_mode() -> None:
     assert values("compile_mode") == ("off", "default", "max-autotune")
-    assert values("compile_mode", CUDA, CUDA_JOB) == ("off", "default", "reduce-overhead", "max-autotune")
+    every = ("off", "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
+    assert values("compile_mode", CUDA, CUDA_JOB) == every
     assert "itself" in out("compile_mode", what=job(own_compile=True))
     assert "C++ compiler" in out("compile_mode", machine(cxx_compiler=""))
     assert "create_graph" in out("compile_mode", what=job(double_backward=True))
     assert "Module" in out("compile_mode", what=job(models=()))
     assert values("compile_mode", machine(CUDA, cxx_compiler=""), CUDA_JOB), "CUDA kernels are not built by g++"
+
+
+def test_cuda_graphs_are_out_where_gradients_are_accumulated() -> None:
+    accumulating = job(CUDA_JOB, backwards_per_step=4.0)
+    assert values("compile_mode", CUDA, accumulating) == ("off", "default", "max-autotune-no-cudagraphs")
+    for mode in ("reduce-overhead", "max-autotune"):
+        assert "backward 4 times a step" in out("compile_mode", CUDA, accumulating, values=[mode])
+    assert "max-autotune" in values("compile_mode", what=job(backwards_per_step=4.0)), "a CPU has no CUDA graphs"
 
 
 def test_channels_last_is_for_convolutions() -> None:

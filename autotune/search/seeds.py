@@ -16,12 +16,13 @@ GUESSES: Mapping[str, Sequence[Value]] = {
     "compile_mode": ("default",),
     "matmul_precision": ("high", "medium"),
     "optimizer_impl": ("fused", "foreach"),
+    "sdpa_backend": ("cudnn", "flash", "efficient"),
     "prefetch_factor": (4,),
     "malloc": ("retain",),
 }
 
 LOADER = ("num_workers", "pin_memory", "persistent_workers", "non_blocking", "prefetch_factor", "in_order")
-COMPUTE = ("amp_dtype", "channels_last", "matmul_precision", "compile_mode", "cudnn_benchmark", "intra_op_threads")
+COMPUTE = ("amp_dtype", "channels_last", "matmul_precision", "sdpa_backend", "compile_mode", "cudnn_benchmark", "intra_op_threads")
 OPTIMIZER = ("optimizer_impl",)
 SIZE = ("micro_batch_size", "batch_size")
 HEAP = ("malloc",)

@@ -70,6 +70,37 @@ def test_gradients_survive_cuda_graphs_that_are_given_back(tuner: Tuner) -> None
     assert all(torch.isfinite(torch.tensor([float(v) for v in line.split()])).all() for line in out.split("\n")[:-1])
 
 
+ATTENDING = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.randn(64, 256, 256), torch.randn(64, 256, 256)), batch_size=8)
+model = nn.TransformerEncoderLayer(256, 4, batch_first=True).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+while True:
+    for x, y in loader:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            out = model(x.cuda())
+        loss = (out.float() - y.cuda()).square().mean()
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("mode", ["live", "fixed"])
+@pytest.mark.parametrize("kernel", ["flash", "efficient", "cudnn", "math"])
+def test_the_attention_kernel_asked_for_runs(tuner: Tuner, kernel: str, mode: str) -> None:
+    if kernel in ("flash", "cudnn") and torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("this GPU cannot run it")
+    tuner.start(ATTENDING, mode, {"sdpa_backend": kernel} if mode == "fixed" else None, steps=12)
+    hello = tuner.receive()
+    if mode == "fixed":
+        assert tuner.receive().no_effect == {}
+        return
+    assert hello.job.attention
+    reports = tuner.measure(block("b"), block("c", sdpa_backend=kernel), block("b2"))
+    assert [(r.error, dict(r.no_effect)) for r in reports] == [("", {})] * 3
+
+
 EVALUATED = CUDA_LOOP.replace("        out = model(x)\n", """
         model.eval()
         with torch.no_grad(): before = model(x)  # a look at the batch that is trained on next

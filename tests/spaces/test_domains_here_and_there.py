@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from machines import ADAM, CPU, CUDA, CUDA_JOB, JOB, MLP, OLD_CUDA, job, machine, with_loader
+from machines import ADAM, ATTENDING, CPU, CUDA, CUDA_JOB, JOB, MLP, OLD_CUDA, job, machine, with_loader
 
 from autotune_spaces.base import Withdrawn
 from autotune_spaces.facts import JobFacts, OptimizerFacts, ProcessFacts, ReaderFacts
@@ -194,6 +194,22 @@ def test_cuda_graphs_are_out_where_gradients_are_accumulated() -> None:
     for mode in ("reduce-overhead", "max-autotune"):
         assert "backward 4 times a step" in out("compile_mode", CUDA, accumulating, values=[mode])
     assert "max-autotune" in values("compile_mode", what=job(backwards_per_step=4.0)), "a CPU has no CUDA graphs"
+
+
+def test_attention_kernels() -> None:
+    def on_cuda(*kernels: str, **changes: Any) -> JobFacts:
+        return job(ATTENDING, device="cuda", attention=kernels, **changes)
+
+    assert values("sdpa_backend", what=ATTENDING) == ("default", "math")
+    assert "fused" in out("sdpa_backend"), "none was seen"
+    assert "compiles its model itself" in out("sdpa_backend", what=job(ATTENDING, own_compile=True))
+    assert "no other fused kernel" in out("sdpa_backend", what=ATTENDING, values=["cudnn"])
+    assert values("sdpa_backend", CUDA, on_cuda("flash")) == ("default", "efficient", "cudnn")
+    assert values("sdpa_backend", CUDA, on_cuda("cudnn", "efficient")) == ("default", "flash", "efficient", "cudnn")
+    assert "float32" in out("sdpa_backend", CUDA, on_cuda("efficient"))
+    assert values("sdpa_backend", CUDA, on_cuda("efficient"), values=["flash", "math"]) == ("default", "flash", "math"), "under amp_dtype, say"
+    assert values("sdpa_backend", CUDA, on_cuda("efficient", own_autocast="bfloat16")) == ("default", "flash", "cudnn")
+    assert "compute capability below 8.0" in out("sdpa_backend", OLD_CUDA, on_cuda("efficient"), values=["cudnn"])
 
 
 def test_channels_last_is_for_convolutions() -> None:

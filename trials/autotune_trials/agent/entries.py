@@ -176,6 +176,13 @@ class Entry:
         compile = self._agent.patches["torch.compile"].original
         call.compiled = compile(forward, mode=None if mode == "default" else mode)
 
+    def compile_anew(self) -> None:
+        """If it is compiled: something that compiled code holds is another now, and dynamo does not look for it."""
+        mode = self._mode
+        if mode is not None:
+            self.set_compiled(None)
+            self.set_compiled(mode)
+
     def take_gradients_out_of_graphs(self) -> None:
         """CUDA graphs leave ``.grad`` in memory that is freed with them; the job may still read it, or add to it."""
         if self._mode in CUDA_GRAPHS:

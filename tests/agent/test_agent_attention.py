@@ -1,4 +1,4 @@
-"""Which attention kernel a job runs: seen, switched, and given back. On a CPU there are two, flash and math."""
+"""Which attention kernel a job runs: seen, switched, given back. A CPU has two, flash and math."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ while True:
     for x, y in loader:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
             out = model(x)
-        print("flash" if any("flash_attention" in e.key for e in seen.key_averages()) else "math", flush=True)
+        kernels = [event.key for event in seen.key_averages()]
+        print("flash" if any("flash_attention" in k for k in kernels) else "math", flush=True)
         loss = (out - y).square().mean()
         optimizer.zero_grad(); loss.backward(); optimizer.step()
 """
@@ -38,7 +39,12 @@ while True:
 
 def switches() -> tuple[list[int], bool, bool, bool]:
     cuda = torch.backends.cuda
-    return torch._C._get_sdp_priority_order(), cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.cudnn_sdp_enabled()
+    return (
+        torch._C._get_sdp_priority_order(),
+        cuda.flash_sdp_enabled(),
+        cuda.mem_efficient_sdp_enabled(),
+        cuda.cudnn_sdp_enabled(),
+    )
 
 
 @pytest.fixture
@@ -78,29 +84,39 @@ def test_a_fresh_run_has_it_from_the_first_iteration(tuner: Tuner) -> None:
 
 @pytest.mark.slow
 def test_compiled_code_is_switched_too(tuner: Tuner, tmp_path: Path) -> None:
-    """Neither dynamo's guards nor the key of torch's store of compiled graphs know of attention kernels."""
+    """Neither dynamo's guards nor the key of torch's store of compiled graphs know of kernels."""
     tuner.start(ATTENDING, env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "compiled")})
     tuner.receive()
     compiled = {"compile_mode": "default", "_max_settle": 20, "_max_seconds": 200.0}
-    reports = tuner.measure(block("c", **compiled), block("d", **compiled, sdpa_backend="math"), block("c2", **compiled))
+    reports = tuner.measure(
+        block("c", **compiled), block("d", **compiled, sdpa_backend="math"), block("c2", **compiled)
+    )
     assert [(r.error, r.no_effect) for r in reports] == [("", {})] * 3
     assert ran(tuner) == ["flash", "math", "flash"]
 
 
-@pytest.mark.parametrize("change", [("dropout=0.0", "dropout=0.1"), ("model(x)", "model(x.double()).float()")])
+BY_HAND = """
+class ByHand(nn.Linear):
+    def forward(self, x):
+        q = super().forward(x)
+        return (q @ q.transpose(1, 2)).softmax(-1) @ q
+model = ByHand(32, 32)
+optimizer"""
+
+
+@pytest.mark.parametrize("change", [("dropout=0.0", "dropout=0.1"), ("\noptimizer", BY_HAND)])
 def test_a_job_that_runs_no_fused_kernel_is_seen_to(tuner: Tuner, change: tuple[str, str]) -> None:
-    source = ATTENDING.replace(*change)
-    if "double" in change[1]:  # attention by hand
-        source = source.replace("model = nn", "class Own(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-                                "        self.q = nn.Linear(32, 32)\n    def forward(self, x):\n        q = self.q(x.float())\n"
-                                "        return (q @ q.transpose(1, 2)).softmax(-1) @ q\nmodel = Own()\nunused = nn")  # fmt: skip
-    tuner.start(source)
+    tuner.start(ATTENDING.replace(*change, 1))
     assert tuner.receive().job.attention == ()
 
 
-def test_the_preferred_kernel_goes_first_and_the_others_stay(restored: tuple[list[int], bool, bool, bool]) -> None:
+def test_the_preferred_kernel_goes_first_and_the_others_stay(
+    restored: tuple[list[int], bool, bool, bool],
+) -> None:
     attention = Attention(torch, look_at=-1)
-    assert not attention.prefer("cudnn", "", 0) and switches() == restored, "on no device yet, nothing is known of its order"
+    assert not attention.prefer("cudnn", "", 0) and switches() == restored, (
+        "on no device yet, nothing is known of its order"
+    )
     assert attention.prefer("cudnn", "cpu", 0) and not attention.prefer("cudnn", "cpu", 0)
     assert switches() == ([3, *(n for n in restored[0] if n != 3)], True, True, True)
     assert attention.prefer("math", "cpu", 1)
@@ -108,11 +124,15 @@ def test_the_preferred_kernel_goes_first_and_the_others_stay(restored: tuple[lis
     assert attention.prefer(None, "cpu", 2) and switches() == restored
 
 
-def test_an_order_that_torch_sets_at_its_first_choice_is_the_jobs_own(restored: tuple[list[int], bool, bool, bool]) -> None:
-    """``hopper`` stands for torch on a GPU for which it puts cuDNN first when it chooses for the first time."""
+def test_an_order_that_torch_sets_at_its_first_choice_is_the_jobs_own(
+    restored: tuple[list[int], bool, bool, bool],
+) -> None:
+    """``hopper`` stands for torch on a GPU for which its first choice puts cuDNN in front."""
     own = [3, 1, 2, 0, 4]
     hopper = SimpleNamespace(
-        _C=torch._C, empty=lambda *size, device: torch.empty(*size), _fused_sdp_choice=lambda *_: torch._C._set_sdp_priority_order(own)
+        _C=torch._C,
+        empty=lambda *size, device: torch.empty(*size),
+        _fused_sdp_choice=lambda *_: torch._C._set_sdp_priority_order(own),
     )
     attention = Attention(hopper, look_at=-1)
     attention.prefer("efficient", "cuda", 0)

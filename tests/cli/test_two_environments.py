@@ -26,18 +26,25 @@ convergence: {{steps: 60}}
 # What the job's environment offers is printed before the job runs.
 LOOK = """
 import importlib.util, json, sys
-ours = ("autotune", "autotune_trials", "autotune_spaces", "optuna", "mlflow", "pydantic", "yaml", "rich", "ray", "matplotlib", "psutil")
-print(json.dumps([name for name in ours if name not in sys.modules and importlib.util.find_spec(name)]), file=sys.stderr)
+ours = "autotune autotune_trials autotune_spaces optuna mlflow pydantic yaml ray psutil".split()
+there = [name for name in ours if name not in sys.modules and importlib.util.find_spec(name)]
+print(json.dumps(there), file=sys.stderr)
 """
 
 
 def needed_by(name: str, found: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Distribution -> what it puts into site-packages, of ``name`` and all that it requires here."""
+    """Distribution -> its entries in site-packages, for ``name`` and all that it requires here."""
     try:
         package = distribution(name)
     except PackageNotFoundError:  # for another platform, or an extra
         return found
-    found[name] = sorted({file.parts[0] for file in package.files or () if file.parts[0] not in ("..", "__pycache__")})
+    found[name] = sorted(
+        {
+            file.parts[0]
+            for file in package.files or ()
+            if file.parts[0] not in ("..", "__pycache__")
+        }
+    )
     for requirement in package.requires or ():
         required = re.match(r"[\w.-]+", requirement)
         if required and "extra ==" not in requirement and required[0] not in found:
@@ -68,7 +75,9 @@ def test_the_jobs_environment_needs_torch_alone(python: Path, tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     assert job.result["verdict"] == "tuned" and job.result["knobs"]["num_workers"] == 4
     said = [log.read_text() for log in (job.run_dir / "sessions").glob("*/stderr.log")]
-    assert said and all("[]" in text.splitlines() for text in said), "it sees none of the tuner's packages"
+    assert said and all("[]" in text.splitlines() for text in said), (
+        "it sees none of the tuner's packages"
+    )
     assert not job.left_over()
     launched = launch(job)
     assert launched.returncode == 0, launched.stderr

@@ -12,7 +12,12 @@ FUSED = ("flash", "efficient", "cudnn")
 WORDS = ("default", *FUSED, "math")
 SIXTEEN_BITS = ("flash", "cudnn")  # on CUDA these take float16 and bfloat16 only
 CAPABILITY = (8, 0)  # first CUDA generation that they run on
-MEMBERS = {"flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION", "math": "MATH"}
+MEMBERS = {
+    "flash": "FLASH_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
+    "math": "MATH",
+}
 
 
 class SdpaBackend(Knob):
@@ -24,13 +29,16 @@ class SdpaBackend(Knob):
     ordered = False
     range = "default, flash (CUDA), efficient (CUDA), cudnn (CUDA), math"
     card = Card(
-        what="Which kernel computes scaled_dot_product_attention: FlashAttention, memory-efficient attention, cuDNN's, or math, the plain "
-        "matrix products. The one named goes first; calls that it cannot do still go to the others.",
-        when_it_helps="Much time goes into attention, and torch's order is not the fastest for these shapes: cuDNN's kernel on recent GPUs, "
-        "where torch takes flash; on a CPU the plain products, for short sequences.",
-        when_it_does_not="Attention written by hand or by another library, which torch's choice does not reach. In float32 a GPU has one "
-        "fused kernel (efficient), and dropout leaves a CPU only math. math keeps all scores in memory: on a GPU it is tried only if named.",
-        changes_loss="The kernels round differently, and each draws dropout in its own way. It is checked.",
+        what="Which kernel computes scaled_dot_product_attention: FlashAttention, memory-efficient "
+        "attention, cuDNN's, or math, the plain matrix products. The one named goes first; calls "
+        "that it cannot do still go to the others.",
+        when_it_helps="Much time goes into attention, and torch's own choice is not the fastest for "
+        "its shapes: before Hopper, for one, torch never takes cuDNN's kernel by itself.",
+        when_it_does_not="Attention written by hand or by another library, which torch's choice "
+        "does not reach. In float32 a GPU has one fused kernel (efficient), and dropout leaves a "
+        "CPU only math. math keeps all scores in memory: on a GPU it is tried only if named.",
+        changes_loss="The kernels round differently, and each draws dropout in its own way. "
+        "It is checked.",
         source="https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.sdpa_kernel.html",
     )
 
@@ -39,20 +47,38 @@ class SdpaBackend(Knob):
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         if job.own_compile:
-            raise Withdrawn("the job compiles its model itself, and compiled code keeps the attention kernel it was compiled with")
+            raise Withdrawn(
+                "the job compiles its model itself, and compiled code keeps its attention kernel"
+            )
         if not job.attention:
-            raise Withdrawn("the job was not seen to run one of torch's fused attention kernels (scaled_dot_product_attention)")
+            raise Withdrawn(
+                "the job was not seen to run scaled_dot_product_attention with a fused kernel"
+            )
         if job.device == "cpu":
             return ["default", "math"]
-        if self.values is None and not job.own_autocast and not set(SIXTEEN_BITS).intersection(job.attention):
-            raise Withdrawn("the job's attention is in float32, for which torch has one fused kernel")
-        return ["default", *(v for v in FUSED if job.attention != (v,) and self.unusable(v, machine, job) is None)]
+        if (
+            self.values is None
+            and not job.own_autocast
+            and not set(SIXTEEN_BITS).intersection(job.attention)
+        ):
+            raise Withdrawn(
+                "the job's attention is in float32, for which torch has one fused kernel"
+            )
+        return [
+            "default",
+            *(v for v in FUSED if job.attention != (v,) and self.unusable(v, machine, job) is None),
+        ]
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
         if value in FUSED and job.device == "cpu":
             return "on a CPU torch takes flash wherever it can, and has no other fused kernel"
-        if value in SIXTEEN_BITS and job.device == "cuda" and machine.compute_capability < CAPABILITY:
-            return f"{machine.device_name or 'this GPU'} cannot run {value} attention (compute capability below 8.0)"
+        if (
+            value in SIXTEEN_BITS
+            and job.device == "cuda"
+            and machine.compute_capability < CAPABILITY
+        ):
+            gpu = machine.device_name or "this GPU"
+            return f"{gpu} cannot run {value} attention (compute capability below 8.0)"
         return None
 
     def check_value(self, value: Value) -> str | None:
@@ -70,7 +96,11 @@ class SdpaBackend(Knob):
     def snippet(self, value: Value) -> str:
         if value == "default":
             return ""
-        order = ["math"] if value == "math" else [str(value), *(v for v in ("flash", "efficient", "math") if v != value)]
+        order = (
+            ["math"]
+            if value == "math"
+            else [str(value), *(v for v in ("flash", "efficient", "math") if v != value)]
+        )
         members = ", ".join(f"SDPBackend.{MEMBERS[v]}" for v in order)
         return (
             "from torch.nn.attention import SDPBackend, sdpa_kernel\n\n"

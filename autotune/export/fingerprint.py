@@ -113,15 +113,16 @@ def obstacles(tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = 
         optimizers=(OptimizerFacts("", "default", ("for-loop", "foreach", "fused"), (1.0,), 1),),
         models=(ModelFacts("", 1, 1),),
         ddp=(DdpFacts("", gradients_mib=math.inf, find_unused_parameters=True),),
-        backwards_per_step=2.0,
         samples_per_step=2.0 * ANY_BATCH,
         device_memory_share=1.0,
+        attention=("flash", "efficient", "cudnn"),
     )
     found = {}
     start = Start(tuned.command, dict(os.environ if env is None else env), str(tuned.workdir))
     for name, choice in tuned.knobs.items():
         knob: Knob = create(name, choice.options)
-        willing = replace(willing, surveys={name: knob.survey(start)})
+        accumulates = 2.0 if name == "micro_batch_size" else 1.0  # what that one is for, and others cannot follow
+        willing = replace(willing, surveys={name: knob.survey(start)}, backwards_per_step=accumulates)
         try:
             knob.candidates(now, willing)
         except Withdrawn as reason:

@@ -16,6 +16,7 @@ GUESSES: Mapping[str, Sequence[Value]] = {
     "compile_mode": ("default", "reduce-overhead"),
     "matmul_precision": ("high", "medium"),
     "optimizer_impl": ("fused", "foreach"),
+    "sdpa_backend": ("cudnn", "flash", "efficient"),
     "prefetch_factor": (4,),
     "malloc": ("retain",),
 }
@@ -27,7 +28,7 @@ SEEDED_TWICE = ("compile_mode",)  # what is best for large kernels is not what i
 NEEDS = {"prefetch_factor": "num_workers", "persistent_workers": "num_workers", "in_order": "num_workers", "non_blocking": "pin_memory"}
 
 LOADER = ("num_workers", "pin_memory", "persistent_workers", "non_blocking", "prefetch_factor", "in_order")
-COMPUTE = ("amp_dtype", "channels_last", "matmul_precision", "compile_mode", "cudnn_benchmark", "intra_op_threads")
+COMPUTE = ("amp_dtype", "channels_last", "matmul_precision", "sdpa_backend", "compile_mode", "cudnn_benchmark", "intra_op_threads")
 OPTIMIZER = ("optimizer_impl",)
 SIZE = ("micro_batch_size", "batch_size")
 HEAP = ("malloc",)

@@ -154,6 +154,13 @@ class LiveJob(Protocol):
     def set_non_blocking(self, on: bool | None) -> None:
         """Make host-to-device copies of pinned tensors asynchronous; None leaves the job's own calls alone."""
 
+    def set_attention(self, kernel: str | None) -> None:
+        """Have scaled_dot_product_attention run "flash", "efficient", "cudnn" or "math" where that kernel can do the call, and torch's
+        choice of the others where it cannot; None is the job's own."""
+
+    def attention_kernels(self) -> set[str] | None:
+        """The fused kernels seen since :meth:`set_attention`; None if compiled code hides them."""
+
     def set_lr_factor(self, factor: float) -> None:
         """Multiply every learning rate, now and whatever a scheduler sets later, by ``factor``."""
 

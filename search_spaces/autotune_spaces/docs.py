@@ -82,6 +82,7 @@ _EXAMPLES: dict[str, tuple[Value, ...]] = {
     "matmul_precision": ("high",),
     "cudnn_benchmark_limit": (0,),
     "cudnn_workspace_mib": (1024,),
+    "sdpa_backend": ("cudnn",),
     "compile_mode": ("default",),
     "optimizer_impl": ("fused",),
     "intra_op_threads": (4,),

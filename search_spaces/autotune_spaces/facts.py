@@ -155,6 +155,7 @@ class JobFacts:
     sharded: bool = False  # its parameters are sharded over the ranks (FSDP)
     own_settings: dict[str, str] = field(default_factory=dict)  # further calls the job makes itself, e.g. {"set_num_threads": "train.py:9"}
     compares_samples: str = ""  # how the loss compares the samples of a batch with each other (contrastive losses), "" if it is not seen to
+    attention: tuple[str, ...] = ()  # fused kernels that scaled_dot_product_attention ran: "flash", "efficient", "cudnn"
     mixture: str = ""  # "batches of several DataLoaders together" (or "in turn"), where it trains on such
     surveys: Mapping[str, Any] = field(default_factory=dict)  # knob -> what its survey() found; filled in by the tuner
     sites: JobSites = JobSites()  # where in the source all this stands

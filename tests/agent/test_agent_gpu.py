@@ -7,6 +7,7 @@ import statistics
 import time
 
 import pytest
+import torch
 from tiny_tuner import CNN, Tuner, block, run_bare
 
 from autotune.verdict.timing import cost_without_data, waiting_times_s
@@ -80,11 +81,58 @@ def test_live_knobs_take_hold_and_are_taken_back(tuner: Tuner, knob: str, value:
     assert [(r.error, dict(r.no_effect)) for r in reports] == [("", {})] * 3
 
 
-@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune-no-cudagraphs"])
 def test_compile_on_cuda(tuner: Tuner, mode: str) -> None:
     reports = live(tuner, block("b"), block("c", compile_mode=mode, non_blocking=True, _max_seconds=200.0), block("b2"))
     assert [r.error for r in reports] == [""] * 3
     assert reports[1].notes["unique_graphs"] >= 1 and reports[1].notes["graph_breaks"] == 0
+
+
+KEEPING = CUDA_LOOP.replace("optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=False)").replace(
+    "optimizer.step()", "optimizer.step(); print(loss.item(), float(sum(p.grad.abs().sum() for p in model.parameters())), flush=True)"
+)
+
+
+def test_gradients_survive_cuda_graphs_that_are_given_back(tuner: Tuner) -> None:
+    tuner.start(KEEPING)
+    tuner.receive()
+    reports = tuner.measure(block("b"), block("c", compile_mode="reduce-overhead", _max_seconds=200.0), block("b2", 30))
+    assert [r.error for r in reports] == [""] * 3
+    assert tuner.process is not None and tuner.process.poll() is None
+    tuner.process.kill()
+    out, _ = tuner.process.communicate()
+    assert all(torch.isfinite(torch.tensor([float(v) for v in line.split()])).all() for line in out.split("\n")[:-1])
+
+
+ATTENDING = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.randn(64, 256, 256), torch.randn(64, 256, 256)), batch_size=8)
+model = nn.TransformerEncoderLayer(256, 4, batch_first=True).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+while True:
+    for x, y in loader:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            out = model(x.cuda())
+        loss = (out.float() - y.cuda()).square().mean()
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("mode", ["live", "fixed"])
+@pytest.mark.parametrize("kernel", ["flash", "efficient", "cudnn", "math"])
+def test_the_attention_kernel_asked_for_runs(tuner: Tuner, kernel: str, mode: str) -> None:
+    if kernel in ("flash", "cudnn") and torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("this GPU cannot run it")
+    tuner.start(ATTENDING, mode, {"sdpa_backend": kernel} if mode == "fixed" else None, steps=12)
+    hello = tuner.receive()
+    if mode == "fixed":
+        assert tuner.receive().no_effect == {}
+        return
+    assert hello.job.attention
+    reports = tuner.measure(block("b"), block("c", sdpa_backend=kernel), block("b2"))
+    assert [(r.error, dict(r.no_effect)) for r in reports] == [("", {})] * 3
 
 
 EVALUATED = CUDA_LOOP.replace("        out = model(x)\n", """

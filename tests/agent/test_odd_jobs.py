@@ -306,6 +306,21 @@ def test_a_compiled_model_that_the_job_drops_is_gone(launch: Launch, monkeypatch
     assert [model() for model in folds] == [None] * 3
 
 
+def test_gradients_outlive_the_cuda_graphs_that_made_them(launch: Launch, monkeypatch: Any) -> None:
+    """On a CPU nothing is freed; what is asked is where ``.grad`` lies once the graphs are reset."""
+    compiled_by(monkeypatch, lambda graph: graph.forward)
+    agent = launch(compile_mode="reduce-overhead")
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+    held = [(p.grad, p.grad.data_ptr(), p.grad.clone()) for p in model.parameters()]
+    agent.live.entries[0].set_compiled(None)
+    for parameter, (gradient, at, value) in zip(model.parameters(), held, strict=True):
+        assert parameter.grad is gradient and gradient.data_ptr() != at and torch.equal(gradient, value)
+
+
 def test_a_function_of_the_jobs_own_that_clips_is_still_one_graph(launch: Launch) -> None:
     launch()
     model = nn.Linear(8, 8)

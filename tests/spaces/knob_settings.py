@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from machines import CPU, CUDA, CUDA_JOB, DDP_JOB, FULL_JOB, JOB, PLAIN_JOB, SURVEYED, UNUSED_JOB
+from machines import ATTENDING, CPU, CUDA, CUDA_JOB, DDP_JOB, FULL_JOB, JOB, PLAIN_JOB, SURVEYED, UNUSED_JOB
 
 from autotune_spaces.base import Value
 from autotune_spaces.facts import JobFacts, Machine
@@ -35,6 +35,7 @@ SETTINGS: dict[str, Settings] = {
     "cudnn_benchmark": Settings(False, True, (1, "on"), CUDA, CUDA_JOB),
     "cudnn_benchmark_limit": Settings(10, 0, (-1, "all", True), CUDA, CUDA_JOB),
     "cudnn_workspace_mib": Settings("unset", 1024, (0, "big", 1.5, True), CUDA, FULL_JOB),
+    "sdpa_backend": Settings("default", "math", ("xformers", True, "Flash"), job=ATTENDING),
     "compile_mode": Settings("off", "default", ("on", True, "max")),
     "channels_last": Settings(False, True, (1, "NHWC")),
     "optimizer_impl": Settings("default", "foreach", ("loop", True)),

@@ -35,6 +35,7 @@ SURVEYED = dataclasses.replace(
     },
 )
 PLAIN_JOB = dataclasses.replace(JOB, models=(MLP,), samples_per_step=32.0)
+ATTENDING = dataclasses.replace(JOB, models=(MLP,), attention=("flash",))
 CUDA_JOB = dataclasses.replace(JOB, device="cuda")
 FULL_JOB = dataclasses.replace(CUDA_JOB, device_memory_share=0.95)
 DDP = DdpFacts("train.py:9", gradients_mib=30.0)

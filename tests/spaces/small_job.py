@@ -82,6 +82,7 @@ class SmallJob:
         self.autocast: str | None = None
         self.non_blocking: bool | None = None
         self.micro_batch: int | None = None
+        self.attention: str | None = None
         self.lr_factor = 1.0
         self.heap = Heap()
         self.own_lr = [g["lr"] for o in self.optimizers for g in o.param_groups]
@@ -97,6 +98,13 @@ class SmallJob:
 
     def micro_batch_effect(self) -> str | None:
         return None if self.micro_batch else "nothing was asked for"
+
+    def set_attention(self, kernel: str | None) -> None:
+        self.attention = kernel
+        torch.backends.cuda.enable_flash_sdp(kernel != "math")
+
+    def attention_kernels(self) -> set[str] | None:
+        return set()
 
     def set_lr_factor(self, factor: float) -> None:
         self.lr_factor = factor
@@ -140,6 +148,7 @@ class SmallJob:
             "autocast": self.autocast,
             "non_blocking": self.non_blocking,
             "micro_batch": self.micro_batch,
+            "attention": (self.attention, torch.backends.cuda.flash_sdp_enabled()),
             "compiled": self.entries[0].mode,
             "strides": {name: p.stride() for name, p in module.named_parameters()},
             "groups": [{k: v for k, v in g.items() if k != "params"} for g in self._groups()],

@@ -77,6 +77,7 @@ def state() -> dict[str, Any]:
         "groups": groups,
         "threads": torch.get_num_threads(),
         "precision": torch.get_float32_matmul_precision(),
+        "attention": (torch.backends.cuda.flash_sdp_enabled(), torch._C._get_sdp_priority_order()),
         "non_blocking": agent.live.non_blocking,
         "gc": (gc.get_threshold(), gc.get_freeze_count() > 0),
         "retaining": agent.live.heap.retaining,

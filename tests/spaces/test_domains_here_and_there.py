@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from machines import ADAM, CPU, CUDA, CUDA_JOB, DDP, FULL_JOB, JOB, MLP, OLD_CUDA, job, machine, with_loader
+from machines import ADAM, ATTENDING, CPU, CUDA, CUDA_JOB, DDP, FULL_JOB, JOB, MLP, OLD_CUDA, job, machine, with_loader
 
 from autotune_spaces.base import Withdrawn
 from autotune_spaces.facts import JobFacts, OptimizerFacts, ProcessFacts, ReaderFacts
@@ -202,12 +202,37 @@ def test_cudnn() -> None:
 
 def test_compile_mode() -> None:
     assert values("compile_mode") == ("off", "default", "max-autotune")
-    assert values("compile_mode", CUDA, CUDA_JOB) == ("off", "default", "reduce-overhead", "max-autotune")
+    every = ("off", "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
+    assert values("compile_mode", CUDA, CUDA_JOB) == every
     assert "itself" in out("compile_mode", what=job(own_compile=True))
     assert "C++ compiler" in out("compile_mode", machine(cxx_compiler=""))
     assert "create_graph" in out("compile_mode", what=job(double_backward=True))
     assert "Module" in out("compile_mode", what=job(models=()))
     assert values("compile_mode", machine(CUDA, cxx_compiler=""), CUDA_JOB), "CUDA kernels are not built by g++"
+
+
+def test_cuda_graphs_are_out_where_gradients_are_accumulated() -> None:
+    accumulating = job(CUDA_JOB, backwards_per_step=4.0)
+    assert values("compile_mode", CUDA, accumulating) == ("off", "default", "max-autotune-no-cudagraphs")
+    for mode in ("reduce-overhead", "max-autotune"):
+        assert "backward 4 times a step" in out("compile_mode", CUDA, accumulating, values=[mode])
+    assert "max-autotune" in values("compile_mode", what=job(backwards_per_step=4.0)), "a CPU has no CUDA graphs"
+
+
+def test_attention_kernels() -> None:
+    def on_cuda(*kernels: str, **changes: Any) -> JobFacts:
+        return job(ATTENDING, device="cuda", attention=kernels, **changes)
+
+    assert values("sdpa_backend", what=ATTENDING) == ("default", "math")
+    assert "fused" in out("sdpa_backend"), "none was seen"
+    assert "compiles its model itself" in out("sdpa_backend", what=job(ATTENDING, own_compile=True))
+    assert "no other fused kernel" in out("sdpa_backend", what=ATTENDING, values=["cudnn"])
+    assert values("sdpa_backend", CUDA, on_cuda("flash")) == ("default", "efficient", "cudnn")
+    assert values("sdpa_backend", CUDA, on_cuda("cudnn", "efficient")) == ("default", "flash", "efficient", "cudnn")
+    assert "float32" in out("sdpa_backend", CUDA, on_cuda("efficient"))
+    assert values("sdpa_backend", CUDA, on_cuda("efficient"), values=["flash", "math"]) == ("default", "flash", "math"), "under amp_dtype, say"
+    assert values("sdpa_backend", CUDA, on_cuda("efficient", own_autocast="bfloat16")) == ("default", "flash", "cudnn")
+    assert "compute capability below 8.0" in out("sdpa_backend", OLD_CUDA, on_cuda("efficient"), values=["cudnn"])
 
 
 def test_channels_last_is_for_convolutions() -> None:

@@ -28,6 +28,7 @@ _KNOBS: dict[str, str] = {  # name -> class, in the module of the knob's name
     "cudnn_benchmark": "CudnnBenchmark",
     "cudnn_benchmark_limit": "CudnnBenchmarkLimit",
     "cudnn_workspace_mib": "CudnnWorkspaceMib",
+    "sdpa_backend": "SdpaBackend",
     "compile_mode": "CompileMode",
     "channels_last": "ChannelsLast",
     "optimizer_impl": "OptimizerImpl",

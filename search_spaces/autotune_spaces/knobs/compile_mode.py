@@ -8,7 +8,8 @@ from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value, Wi
 from autotune_spaces.domains import off_word, one_of
 from autotune_spaces.facts import JobFacts, Machine
 
-WORDS = ("off", "default", "reduce-overhead", "max-autotune")
+WORDS = ("off", "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
+CUDA_GRAPHS = ("reduce-overhead", "max-autotune")  # modes that replay the model as CUDA graphs
 
 
 class CompileMode(Knob):
@@ -17,14 +18,16 @@ class CompileMode(Knob):
     numerics = Numerics.ROUNDING
     start_up_cost = True
     ordered = False
-    range = "off, default, reduce-overhead (CUDA), max-autotune"
+    range = "off, default, reduce-overhead (CUDA), max-autotune-no-cudagraphs (CUDA), max-autotune"
     card = Card(
         what="Compiles the model with torch.compile: neighbouring operations are fused into one kernel. reduce-overhead "
-        "also replays them as CUDA graphs, max-autotune also times variants of the matrix products.",
+        "also replays them as CUDA graphs, max-autotune-no-cudagraphs times variants of the matrix products, and "
+        "max-autotune does both.",
         when_it_helps="Many small operations between the large ones, and runs long enough to earn back the compilation "
         "(half a minute or more).",
         when_it_does_not="Small models, which often get slower; inputs of ever new shapes, each compiled again; code the "
-        "compiler cannot follow (graph breaks). Short runs never earn it back.",
+        "compiler cannot follow (graph breaks). Short runs never earn it back. CUDA graphs are out for jobs that accumulate "
+        "gradients: each replay overwrites the gradients of the one before.",
         changes_loss="Fused kernels round differently, and dropout draws other random numbers. It is checked.",
         source="https://docs.pytorch.org/docs/stable/generated/torch.compile.html",
     )
@@ -50,6 +53,13 @@ class CompileMode(Knob):
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
         if value == "reduce-overhead" and job.device != "cuda":
             return "reduce-overhead is the same as default without CUDA graphs"
+        if value == "max-autotune-no-cudagraphs" and job.device != "cuda":
+            return f"on {job.device} max-autotune uses no CUDA graphs either"
+        if value in CUDA_GRAPHS and job.device == "cuda" and job.backwards_per_step > 1:
+            return (
+                f"{value} replays CUDA graphs, which overwrite gradients that are still being accumulated "
+                f"(the job goes backward {job.backwards_per_step:g} times a step)"
+            )
         return None
 
     def parse(self, value: Value) -> Value:

@@ -66,6 +66,7 @@ def job_facts(agent: Any) -> JobFacts:
         samples_per_step=agent.samples.total / agent.iterations if counted else 1.0,
         sample_unit="samples" if counted else "iterations",
         compares_samples=agent.compares_samples,
+        attention=tuple(sorted(live.attention.seen or ())),
         mixture=agent.consumption.mixture,
         ddp=live.built.facts(),
         sharded=any(_is_sharded(m) for e in live.entries for m in e.module.modules()),

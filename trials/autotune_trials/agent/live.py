@@ -7,6 +7,7 @@ from typing import Any
 
 from autotune_spaces.glibc import Heap
 from autotune_trials.agent.amp import AutocastRegion, LossScaler
+from autotune_trials.agent.attention import Attention
 from autotune_trials.agent.collector import Collector
 from autotune_trials.agent.entries import Entry
 from autotune_trials.agent.micro_batch import MicroBatch
@@ -38,6 +39,7 @@ class LiveJobControl:
         self.scaler: LossScaler | None = None  # float16 only
         self._last_scaler: LossScaler | None = None
         self.non_blocking: bool | None = None
+        self.attention = Attention(torch, look_at=1 if agent.config.mode == "live" else -1)
         self.collector = Collector()
         self.heap = Heap()
         self.micro: MicroBatch | None = None  # while the model is to compute other portions than the job's batches
@@ -148,6 +150,14 @@ class LiveJobControl:
     def set_non_blocking(self, on: bool | None) -> None:
         self.non_blocking = on
 
+    def set_attention(self, kernel: str | None) -> None:
+        if self.attention.prefer(kernel, self.device, self._agent.iterations):
+            for entry in self.entries:
+                entry.compile_anew()
+
+    def attention_kernels(self) -> set[str] | None:
+        return self.attention.seen
+
     def set_lr_factor(self, factor: float) -> None:
         self.lr_factor = float(factor)
 
@@ -182,6 +192,7 @@ class LiveJobControl:
         self.set_micro_batch(None)
         self.set_autocast(None)
         self.set_non_blocking(None)
+        self.set_attention(None)
         for control in self._controls.values():
             control.restore_lr()
             control.set(None)

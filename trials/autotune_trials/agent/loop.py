@@ -247,6 +247,8 @@ class Agent:
                 self.double_backward = True
             if self.iterations == 1 and self.config.mode == "live":
                 self.losses.look_for_comparison(tensors)
+            if self.iterations == self.live.attention.look_at and self.measures:
+                self.live.attention.look(tensors)
             if self.sites.open:
                 self.sites.on_backward(sys._getframe(1))
             clock, live = self.clock, self.live

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from autotune_trials.agent.log import write_exception
@@ -40,18 +41,24 @@ def comparison(losses: Any, batch: int) -> str:
 def losses_beside(torch: Any, outputs: list[Any]) -> str:
     """Name of a function of somebody's own, in the graphs that end in the nodes ``outputs``, that takes a single number to train
     through beside what it passes on: an auxiliary loss put into the backward of a model. "" if there is none."""
-    pending, seen, custom = list(outputs), set[Any](), torch.autograd.function.BackwardCFunction
-    while pending and len(seen) < NODES:
-        node = pending.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
+    custom = torch.autograd.function.BackwardCFunction
+    for node in nodes(outputs):
         if isinstance(node, custom) and len(node.next_functions) > 1:
             beside = [i for i, (following, _) in enumerate(node.next_functions) if following is not None and following.next_functions]
             if any(_is_number(node, i) for i in beside) and any(not _is_number(node, i) for i in beside):
                 return str(node.name()).removesuffix("Backward")
-        pending += [following for following, _ in node.next_functions]
     return ""
+
+
+def nodes(outputs: list[Any]) -> Iterator[Any]:
+    """The nodes of the graphs that end in ``outputs``, each once, and no more than NODES. None among them is no node."""
+    pending, seen = list(outputs), set[Any]()
+    while pending and len(seen) < NODES:
+        node = pending.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            pending += [following for following, _ in node.next_functions]
 
 
 def _is_number(node: Any, which: int) -> bool:
@@ -60,18 +67,8 @@ def _is_number(node: Any, which: int) -> bool:
     return output < len(described) and math.prod(described[output].shape) == 1
 
 
-def _search(pending: list[Any], batch: int) -> str:
-    seen: set[Any] = set()
-    while pending and len(seen) < NODES:
-        node = pending.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        found = _comparison_at(node, batch)
-        if found:
-            return found
-        pending += [following for following, _ in node.next_functions]
-    return ""
+def _search(outputs: list[Any], batch: int) -> str:
+    return next((found for node in nodes(outputs) if (found := _comparison_at(node, batch))), "")
 
 
 def _comparison_at(node: Any, batch: int) -> str:

@@ -1,0 +1,108 @@
+"""Which of torch's kernels computes attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value, Withdrawn
+from autotune_spaces.domains import one_of
+from autotune_spaces.facts import JobFacts, Machine
+
+FUSED = ("flash", "efficient", "cudnn")
+WORDS = ("default", *FUSED, "math")
+SIXTEEN_BITS = ("flash", "cudnn")  # on CUDA these take float16 and bfloat16 only
+CAPABILITY = (8, 0)  # first CUDA generation that they run on
+MEMBERS = {
+    "flash": "FLASH_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
+    "math": "MATH",
+}
+
+
+class SdpaBackend(Knob):
+    name = "sdpa_backend"
+    scope = Scope.LIVE
+    numerics = Numerics.ROUNDING
+    in_graph = True
+    redraws = True
+    ordered = False
+    range = "default, flash (CUDA), efficient (CUDA), cudnn (CUDA), math"
+    card = Card(
+        what="Which kernel computes scaled_dot_product_attention: FlashAttention, memory-efficient "
+        "attention, cuDNN's, or math, the plain matrix products. The one named goes first; calls "
+        "that it cannot do still go to the others.",
+        when_it_helps="Much time goes into attention, and torch's own choice is not the fastest for "
+        "its shapes: before Hopper, for one, torch never takes cuDNN's kernel by itself.",
+        when_it_does_not="Attention written by hand or by another library, which torch's choice "
+        "does not reach. In float32 a GPU has one fused kernel (efficient), and dropout leaves a "
+        "CPU only math. math keeps all scores in memory: on a GPU it is tried only if named.",
+        changes_loss="The kernels round differently, and each draws dropout in its own way. "
+        "It is checked.",
+        source="https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.sdpa_kernel.html",
+    )
+
+    def current(self, machine: Machine, job: JobFacts) -> Value:
+        return "default"
+
+    def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
+        if job.own_compile:
+            raise Withdrawn(
+                "the job compiles its model itself, and compiled code keeps its attention kernel"
+            )
+        if not job.attention:
+            raise Withdrawn(
+                "the job was not seen to run scaled_dot_product_attention with a fused kernel"
+            )
+        if job.device == "cpu":
+            return ["default", "math"]
+        if (
+            self.values is None
+            and not job.own_autocast
+            and not set(SIXTEEN_BITS).intersection(job.attention)
+        ):
+            raise Withdrawn(
+                "the job's attention is in float32, for which torch has one fused kernel"
+            )
+        return [
+            "default",
+            *(v for v in FUSED if job.attention != (v,) and self.unusable(v, machine, job) is None),
+        ]
+
+    def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
+        if value in FUSED and job.device == "cpu":
+            return "on a CPU torch takes flash wherever it can, and has no other fused kernel"
+        if (
+            value in SIXTEEN_BITS
+            and job.device == "cuda"
+            and machine.compute_capability < CAPABILITY
+        ):
+            gpu = machine.device_name or "this GPU"
+            return f"{gpu} cannot run {value} attention (compute capability below 8.0)"
+        return None
+
+    def check_value(self, value: Value) -> str | None:
+        return one_of(value, WORDS)
+
+    def apply(self, live: LiveJob, value: Value) -> None:
+        live.set_attention(None if value == "default" else str(value))
+
+    def effect(self, live: LiveJob, value: Value) -> str | None:
+        seen = live.attention_kernels()
+        if value == "default" or seen is None or value in seen or (value == "math" and not seen):
+            return None
+        return f"torch ran {' and '.join(sorted(seen)) or 'no fused kernel'} instead"
+
+    def snippet(self, value: Value) -> str:
+        if value == "default":
+            return ""
+        order = (
+            ["math"]
+            if value == "math"
+            else [str(value), *(v for v in ("flash", "efficient", "math") if v != value)]
+        )
+        members = ", ".join(f"SDPBackend.{MEMBERS[v]}" for v in order)
+        return (
+            "from torch.nn.attention import SDPBackend, sdpa_kernel\n\n"
+            f"with sdpa_kernel([{members}], set_priority=True):\n    output = model(inputs)"
+        )

@@ -107,8 +107,8 @@ def test_ranks_settle_for_the_same_count_whatever_their_times() -> None:
 
 
 def test_phases_add_up_to_the_iteration() -> None:
-    clock = PhaseClock()
     start = time.perf_counter()
+    clock = PhaseClock()
     for phase in (phases.DATA, phases.FORWARD, phases.BACKWARD, phases.OPTIMIZER):
         clock.switch(phase)
         time.sleep(0.01)

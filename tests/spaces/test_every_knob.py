@@ -37,6 +37,7 @@ def _torch_settings():  # type: ignore[no-untyped-def]
     gc.unfreeze()
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(precision)
+    torch.backends.cuda.enable_flash_sdp(True)
 
 
 def test_each_knob_has_one_settings_entry() -> None:

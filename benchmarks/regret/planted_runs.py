@@ -4,7 +4,7 @@
     python benchmarks/regret/planted_runs.py --page        writes planted_runs.md
 
 The job sleeps instead of computing, so that several runs share a machine: a run each in ``--lanes``
-lanes, which is noise beside the planted one. Every run is in results/planted_runs.jsonl when it
+lanes, which is noise beside the planted one. Every run is in planted_runs.jsonl when it
 ends; the same command again carries on.
 """
 
@@ -36,7 +36,7 @@ from autotune.search.model import ModelSearch, SearchKnob  # noqa: E402
 from autotune.stages.model_study import PRICES, BlockRecord  # noqa: E402
 from autotune_spaces.codec import decode  # noqa: E402
 
-RESULTS, PAGE = HERE / "results" / "planted_runs.jsonl", HERE / "planted_runs.md"
+RESULTS, PAGE = HERE / "planted_runs.jsonl", HERE / "planted_runs.md"
 PLANTED = {  # what the job can see of itself: the values beside its own
     "amp_dtype": ("off", "bfloat16"),
     "channels_last": (False, True),
@@ -165,7 +165,6 @@ def main() -> None:
     # One kind after the other would leave the last figures to the last hour: in turns.
     wanted = sorted((seed, kind) for kind in count for seed in range(options.first, options.first + count[kind]))
     wanted = [(seed, kind) for seed, kind in wanted if (kind, seed, options.minutes) not in done]
-    RESULTS.parent.mkdir(exist_ok=True)
 
     def one(piece: tuple[int, str]) -> None:
         seed, kind = piece

@@ -25,9 +25,8 @@ def plots(job: Job) -> list[dict]:
     return [e for e in job.journal() if e["kind"] == "plot"]
 
 
-@pytest.mark.slow  # sometimes takes minutes; in the default run: tests/stages/test_stop.py
 def test_ctrl_c_saves_and_the_same_command_carries_on(tmp_path: Path) -> None:
-    job = make_job(tmp_path / "job", "python own_modules.py")
+    job = make_job(tmp_path / "job", "python own_modules.py", QUICK.replace(", trials: 3", ""))  # three trials are over after the first blocks
     process = job.start()
     wait_until(lambda: plots(job), 90, "the first blocks of the search")
     os.kill(process.pid, signal.SIGINT)

@@ -12,7 +12,7 @@ import math
 
 from autotune.results import Observation
 from autotune.stages.bench import Bench
-from autotune.stages.fresh import FIRST_LOOK, first_look_s, pair_s
+from autotune.stages.fresh import FEWEST_PAIRS, first_look_s, pair_s
 
 SEARCH_SHARE = 0.55  # of the budget at most: beyond it a live search learns little that fresh processes do not tell better
 PAIRS_KEPT = 8  # of fresh processes, for the proof of one finalist
@@ -23,7 +23,7 @@ FEWEST_SHARE = 0.15  # of the budget is searched however long a proof takes: an 
 
 def proof_begins_s(bench: Bench, observation: Observation, gain: float = 0.0) -> float:
     """Seconds into the run at which the proof of a finalist has to begin. ``gain``: its log speed-up as it is known until now."""
-    pairs = PAIRS_KEPT if gain < CLEAR else FIRST_LOOK
+    pairs = PAIRS_KEPT if gain < CLEAR else FEWEST_PAIRS
     return bench.spec.budget.minutes * 60 - explain_s(observation) - pairs * pair_s(bench, observation, gain)
 
 

@@ -30,7 +30,7 @@ LENGTHENED = 1.25  # a window that was too short becomes longer by this much of 
 BASELINE_TRIES = 2  # of a run of the unchanged job that fails: the whole run would end with it
 REMEASURED = 2  # times a disturbed run is measured again before it is taken as it is
 CONFIRM_SHARE = 0.6  # of the whole budget: how long all runs of one confirmation may take together
-FIRST_LOOK = LOOKS[0]  # pairs
+FEWEST_PAIRS = LOOKS[0]  # of a confirmation, at its first look
 SHORTEST_LIMIT_S = 60.0  # however small the budget: a machine that is busy for a moment must not cut a run short
 
 
@@ -131,12 +131,12 @@ class FreshRuns:
 
     def _longest_s(self) -> float:
         """Keeps a slow job within the budget: the window is then shorter than convergence.steps, and the result says so."""
-        return max(SHORTEST_LIMIT_S, CONFIRM_SHARE * self.bench.spec.budget.minutes * 60 / (2 * FIRST_LOOK))
+        return max(SHORTEST_LIMIT_S, CONFIRM_SHARE * self.bench.spec.budget.minutes * 60 / (2 * FEWEST_PAIRS))
 
 
 def first_look_s(bench: Bench, observation: Observation) -> float:
     """About how long the proof of one finalist takes at least, in seconds: starts and windows of its first five pairs, one after the other."""
-    return FIRST_LOOK * pair_s(bench, observation)
+    return FEWEST_PAIRS * pair_s(bench, observation)
 
 
 def pair_s(bench: Bench, observation: Observation, gain: float = 0.0) -> float:

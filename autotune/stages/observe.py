@@ -124,6 +124,8 @@ def _measure(bench: Bench) -> Observation:
     parts = anatomy(windows[1], blocks[1].settle_iterations, turnover_s=mean_turnover_s(*windows))
     ceiling = mean_cost / free if free else None
     compute_s = free * mean_samples(windows[1]) / max(1.0, hello.job.backwards_per_step) if free else None
+    if any(window.power_capped for window in windows):
+        bench.progress.note("the GPU runs at its power cap, which is no disturbance: the figures hold for this cap")
     job = replace(hello.job, reader=reader_of(windows, compute_s), device_memory_share=memory_share(hello, windows))
     domains, defaults, withdrawn = choose_knobs(bench, hello.machine, job)
     noise = noise_of(measured)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from autotune.stages.budget import FEWEST_SHARE, PAIRS_KEPT, SEARCH_SHARE, explain_s, proof_begins_s, search_ends_s
-from autotune.stages.fresh import FIRST_LOOK, MIN_SECONDS, pair_s
+from autotune.stages.fresh import FEWEST_PAIRS, MIN_SECONDS, pair_s
 
 
 def asked(minutes: float, iteration_s: float) -> tuple[Any, Any]:
@@ -26,7 +26,7 @@ def test_a_clear_gain_leaves_the_search_what_its_proof_does_not_need() -> None:
     bench, observation = asked(10, 0.1)
     unknown, clear = (proof_begins_s(bench, observation, gain) for gain in (0.1, math.log(4)))
     assert unknown == 600 - explain_s(observation) - PAIRS_KEPT * pair_s(bench, observation, 0.1)
-    assert clear == 600 - explain_s(observation) - FIRST_LOOK * pair_s(bench, observation, math.log(4))
+    assert clear == 600 - explain_s(observation) - FEWEST_PAIRS * pair_s(bench, observation, math.log(4))
     assert clear > unknown + 150
     assert search_ends_s(bench, observation, 100.0, math.log(4)) == min(clear, SEARCH_SHARE * 600)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from replayed import Machine, job, table
+from replayed import Loss, Machine, job, run, table
 
 from autotune.journal import Journal
 from autotune.report.terminal import open_progress
@@ -19,7 +19,7 @@ from autotune.stages.live import LiveComparison
 from autotune.stages.observe import observe
 from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
-from autotune_trials.protocol import Block, BlockReport
+from autotune_trials.protocol import Block, BlockReport, Window
 
 GPU = {"device": "cuda", "device_memory_gib": 80.0, "device_count": 1, "compute_capability": [9, 0]}
 BFLOAT16, FUSED, WORKERS = {"amp_dtype": "bfloat16"}, {"optimizer_impl": "fused"}, {"num_workers": 2}
@@ -68,3 +68,17 @@ def test_a_job_with_room_may_be_given_up_to_the_limit(tmp_path: Path) -> None:
     measured(tmp_path / "room", Device({"": 40.0, "amp_dtype": 71.0}), BFLOAT16, {})
     with pytest.raises(BlockFailed, match="92%"):
         measured(tmp_path / "none", Device({"": 40.0, "amp_dtype": 73.6}), BFLOAT16, {})
+
+
+class PowerCapped(Machine):
+    """Replays a GPU that runs at its power cap in every window."""
+
+    def window(self, times_s: Sequence[float], samples: float) -> Window:
+        return replace(super().window(times_s, samples), power_capped=True)
+
+
+def test_a_gpu_at_its_power_cap_is_told_and_not_measured_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path, PowerCapped(table(Loss())), shown="auto")
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("the GPU runs at its power cap") == 1
+    assert '"disturbed"' not in (tmp_path / "run" / "journal.jsonl").read_text()

@@ -250,5 +250,5 @@ def nvtx_ranges(torch: Any) -> Ranges | None:
 def _torch_ranges(torch: Any) -> Ranges | None:
     try:
         return TorchNvtxRanges(torch)
-    except Exception:
+    except Exception:  # a torch without CUDA has none; the job must not suffer
         return None

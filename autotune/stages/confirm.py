@@ -16,12 +16,12 @@ from autotune.job.configs import key_of, process_part, without
 from autotune.results import Confirmation, Interval, KnobGain, Observation, Trial
 from autotune.stages.bench import KILLS, Bench
 from autotune.stages.budget import explain_s
-from autotune.stages.fresh import pair_s
+from autotune.stages.fresh import needs_fresh_process, pair_s
 from autotune.stages.kept_session import BlockFailed
 from autotune.stages.live import LiveComparison
 from autotune.stages.pairs import PROCESS_PAIRS, Pairs
 from autotune.verdict.speedup import LOOKS, MINIMUM_GAIN, LogRatio, decide
-from autotune_spaces.base import Config, Scope, Value
+from autotune_spaces.base import Config, Value
 from autotune_spaces.codec import decode, encode
 
 VARIANTS = 3  # confirmations a run may try in all; alpha is split over them
@@ -131,7 +131,7 @@ def _gain(
     """
     rest = without(config, name)
     try:
-        if bench.spec.search_space[name].scope_of(config[name]) is Scope.LIVE:
+        if not needs_fresh_process(bench.spec.search_space[name], config[name], observation):
             return live.compare(rest, config, prune=False, enough=_settled).ratio
         made = _pairs_of_the_trial(bench, config, rest, trials)
         if made is not None and bench.out_of_time_at(f"drop-{name}|{key_of(config)}"):

@@ -16,11 +16,12 @@ from collections.abc import Sequence
 from autotune.errors import BaselineError
 from autotune.executors.base import Executor, FixedRun, SessionFailed
 from autotune.results import Observation
+from autotune.search.seeds import MANY_FAULTS
 from autotune.secrets import mask_command
 from autotune.stages.bench import KILLS, Bench
 from autotune.verdict.speedup import LOOKS
 from autotune.verdict.timing import WARM_UP_MINIMUM, disturbed, warm_up_end
-from autotune_spaces.base import Config
+from autotune_spaces.base import Config, Knob, Scope, Value
 from autotune_trials.protocol import Record, SessionConfig, Window
 
 MIN_SECONDS = 4.0  # after warm-up; a shorter window is at the mercy of single scheduler hiccups (verdicts.md: 4-6 s)
@@ -32,6 +33,13 @@ REMEASURED = 2  # times a disturbed run is measured again before it is taken as 
 CONFIRM_SHARE = 0.6  # of the whole budget: how long all runs of one confirmation may take together
 FEWEST_PAIRS = LOOKS[0]  # of a confirmation, at its first look
 SHORTEST_LIMIT_S = 60.0  # however small the budget: a machine that is busy for a moment must not cut a run short
+
+
+def needs_fresh_process(knob: Knob, value: Value, observation: Observation) -> bool:
+    """Whether the running job cannot tell what ``value`` is worth: it is set before the start, or its live figure errs against it, which
+    of an allocator matters where page faults are many."""
+    understated = knob.live_errs_against and observation.anatomy.minor_faults >= MANY_FAULTS
+    return knob.scope_of(value) is Scope.PROCESS or (understated and value in knob.live_values)
 
 
 class FreshRuns:

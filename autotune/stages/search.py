@@ -26,7 +26,7 @@ from autotune.search.seeds import seeds
 from autotune.search.stopping import best_of
 from autotune.stages.bench import Bench
 from autotune.stages.budget import proof_begins_s
-from autotune.stages.fresh import pair_s
+from autotune.stages.fresh import needs_fresh_process, pair_s
 from autotune.stages.kept_session import BlockFailed
 from autotune.stages.lanes import MOST_LOST, spread
 from autotune.stages.live import CLEAR_LOSS, LiveComparison
@@ -37,7 +37,7 @@ from autotune.stages.proposals import PROMISING, Proposal, Proposals, learn, sto
 from autotune.tracking.records import record_trial
 from autotune.verdict.speedup import MINIMUM_GAIN, LogRatio, choose
 from autotune.verdict.timing import start_up_excess, warm_up_end
-from autotune_spaces.base import Config, Scope, Value
+from autotune_spaces.base import Config, Value
 from autotune_spaces.codec import decode, encode
 from autotune_trials.protocol import Record
 
@@ -97,7 +97,7 @@ def _with_model(bench: Bench, observation: Observation, trials: list[Trial]) -> 
     config, log_gain = _search_process(bench, observation, trials, found.names, found.config, found.log_gain)
     if log_gain <= math.log1p(MINIMUM_GAIN):
         return ()
-    first = Finalist(config, found.gains)
+    first = Finalist(config, tuple(g for g in found.gains if g.kept == (g.knob in config)))  # a knob dropped live may have paid fresh
     return (first, *_runner_up(bench.spec.search_space, observation, first, log_gain))
 
 
@@ -190,18 +190,19 @@ def _enough(ratio: LogRatio, best: Trial | None) -> bool:
 def _search_process(
     bench: Bench, observation: Observation, trials: list[Trial], names: Sequence[str], best: Config, log_gain: float
 ) -> tuple[dict[str, Value], float]:
-    """Coordinate search over values that need a new process, each on top of the best configuration so far, in paired fresh runs.
+    """Coordinate search over values that need a new process, each on top of the best configuration so far, in paired fresh runs; what a
+    running job shows too little of is among them, unless it has already paid there.
 
     Returns:
         the best configuration and its log speed-up over the job as it is.
     """
     space, best = bench.spec.search_space, dict(best)
-    known = {key_of(t.config): t for t in trials}
+    known = {key_of(t.config): t for t in trials if t.origin == "process"}
     for name in names:
         start, start_gain = dict(best), log_gain
         for value in observation.domains[name]:
             config = normalise({**start, name: value}, observation.defaults, space)
-            if value == observation.defaults[name] or space[name].scope_of(value) is Scope.LIVE:
+            if value == observation.defaults[name] or not needs_fresh_process(space[name], value, observation):
                 continue  # tried in the running job
             if config == start or bench.spec.budget.tried(len(trials)):
                 continue

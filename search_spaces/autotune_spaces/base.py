@@ -187,6 +187,7 @@ class Knob(ABC):
     name: str
     scope: Scope  # how the user's own runs have it: a live knob is held by the agent or by code, a process knob set before the start
     live_values: tuple[Value, ...] = ()  # of a process knob: those that the search can switch a running job to, and back
+    live_errs_against: bool = False  # a running job shows less of those than a fresh one: what they lack there is no proof
     numerics: Numerics
     card: Card
     declares: tuple[str, ...] = ()  # paths of the fingerprint this knob is meant to change, e.g. "optimizers.*.lr"

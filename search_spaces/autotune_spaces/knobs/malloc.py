@@ -40,6 +40,7 @@ class Malloc(Knob):
     name = "malloc"
     scope = Scope.PROCESS
     live_values = ("retain",)
+    live_errs_against = True  # after it was set back, blocks of the baseline are still served by what lies free in the heap
     numerics = Numerics.EXACT
     ordered = False
     range = "default, retain (CPU, glibc), jemalloc, tcmalloc (where installed)"

@@ -1,0 +1,54 @@
+"""An allocator's live figure errs against it: where page faults are many, fresh processes have the last word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from replayed import Machine, job, run, table
+
+from autotune.executors.base import FixedRun
+from autotune.executors.replay import Loss
+from autotune_trials.protocol import Record, Window
+
+SPACE = "{malloc: [default, retain], optimizer_impl: [fused]}"
+FOUND = {"surveys": {"malloc": {"retain": "glibc 2.36"}}}
+
+
+class Heap(Machine):
+    """A machine on which ``malloc=retain`` gives 1.4x in a fresh process and nothing in a running one."""
+
+    def __init__(self, faults: int) -> None:
+        speeds = {"optimizer_impl": {"fused": 0.8}}
+        super().__init__(table(Loss(), factors=speeds, job=FOUND), self.retained)
+        self.faults = faults
+
+    def window(self, times_s: Sequence[float], samples: float) -> Window:
+        return replace(super().window(times_s, samples), minor_faults=self.faults * len(times_s))
+
+    @staticmethod
+    def retained(request: FixedRun, record: Record) -> Record:
+        if request.config.get("malloc") != "retain":
+            return record
+        window = record.window
+        faster = replace(window, times_s=tuple(t / 1.4 for t in window.times_s), data_s=tuple(t / 1.4 for t in window.data_s))
+        return replace(record, window=faster)
+
+
+def test_with_many_page_faults_it_is_tried_in_fresh_processes_and_found(tmp_path: Path) -> None:
+    machine = Heap(faults=5000)
+    result = run(tmp_path, machine, job(tmp_path, SPACE))
+    assert dict(result.knobs) == {"malloc": "retain", "optimizer_impl": "fused"}
+    assert result.speedup.low < 1.4 / 0.8 < result.speedup.high
+    kept = {gain.knob: gain.speedup.estimate for gain in result.gains if gain.kept and gain.speedup is not None}
+    assert kept["malloc"] == pytest.approx(1.4, rel=0.05)
+    assert [gain.knob for gain in result.gains].count("malloc") == 1
+
+
+def test_with_few_the_running_job_is_believed(tmp_path: Path) -> None:
+    machine = Heap(faults=20)
+    result = run(tmp_path, machine, job(tmp_path, SPACE))
+    assert dict(result.knobs) == {"optimizer_impl": "fused"}
+    assert not any("malloc" in request.config for request in machine.requests)

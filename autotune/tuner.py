@@ -26,7 +26,7 @@ from autotune.secrets import mask_command
 from autotune.stages.bench import OVER, Bench
 from autotune.stages.budget import needed_s
 from autotune.stages.build_up import credit
-from autotune.stages.confirm import VARIANTS, confirm, out_of_time_text, simplify
+from autotune.stages.confirm import VARIANTS, confirm, out_of_time_text, sharpen, simplify
 from autotune.stages.converge import converge
 from autotune.stages.culprit import culprits
 from autotune.stages.explain import explain, trace_trials
@@ -150,13 +150,18 @@ def prove(bench: Bench, observation: Observation, searched: Searched) -> Proof:
         if not config or key_of(config) in seen:
             continue
         seen.add(key_of(config))
-        pairs = Pairs(bench, config, {}, label=f"confirm{len(seen)}")
+        label = f"confirm{len(seen)}"
+        pairs = Pairs(bench, config, {}, label)
         last, loss = confirm(bench, observation, config, pairs), NOT_NEEDED
         if not last.adopted:
             rejected.append(Rejected(config, f"not proven faster: {last.reason}"))
             continue
         loss = converge(bench, config, pairs)
         if loss.verdict == "unchanged":
+            last = sharpen(bench, observation, last, label)
+            if not last.adopted:
+                rejected.append(Rejected(config, f"not proven faster: {last.reason}"))
+                continue
             return Proof(config, "faster, and the loss takes the same way", last, loss, gains, tuple(rejected))
         found = culprits(bench, observation, config, pairs) if loss.verdict != "no-proof" else {}
         rejected.append(Rejected(config, _why_not(loss, found)))

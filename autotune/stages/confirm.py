@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of, process_part, without
 from autotune.results import Confirmation, Interval, KnobGain, Observation, Trial
-from autotune.stages.bench import KILLS, Bench
+from autotune.stages.bench import KILLS, OVER, Bench
 from autotune.stages.budget import explain_s
 from autotune.stages.fresh import needs_fresh_process, pair_s
 from autotune.stages.kept_session import BlockFailed
 from autotune.stages.live import LiveComparison
 from autotune.stages.pairs import PROCESS_PAIRS, Pairs
-from autotune.verdict.speedup import LOOKS, MINIMUM_GAIN, LogRatio, decide
+from autotune.verdict.speedup import LOOKS, MINIMUM_GAIN, SHARP, LogRatio, decide, faster_text, half_width, sharpened
 from autotune_spaces.base import Config, Value
 from autotune_spaces.codec import decode, encode
 
@@ -76,8 +76,7 @@ def confirm(bench: Bench, observation: Observation, config: Config, pairs: Pairs
         try:
             pairs.ensure(LOOKS[look])
         except SessionFailed as failure:
-            often = f"was killed {KILLS} times" if failure.kind == "killed" else "failed"
-            return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, f"it {often} in a fresh process ({failure})")
+            return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, _failed_text(failure))
         ratios, levels = pairs.log_speedups(), pairs.log_levels()
         decision = decide(ratios, look=look, levels=levels, looks=LOOKS, finalists=VARIANTS, minimum_gain=MINIMUM_GAIN)
         if decision.state != "continue":
@@ -95,6 +94,45 @@ def confirm(bench: Bench, observation: Observation, config: Config, pairs: Pairs
     )
     bench.progress.confirmed(confirmation)
     return confirmation
+
+
+def sharpen(bench: Bench, observation: Observation, confirmation: Confirmation, label: str) -> Confirmation:
+    """More pairs of what was adopted and trains the same, while its interval is wide and the budget has minutes left.
+
+    The adoption stands, unless one of these runs fails. ``label``: of the pairs that were adopted.
+
+    Raises:
+        BaselineError: the unchanged job fails.
+    """
+    config, pairs = confirmation.config, Pairs(bench, confirmation.config, {}, label)
+    for look, count in enumerate(LOOKS):
+        if count <= confirmation.blocks:
+            continue
+        if half_width(confirmation.speedup) <= SHARP:
+            break
+        ahead_s = (count - confirmation.blocks) * pair_s(bench, observation, math.log(confirmation.speedup.estimate))
+        in_time_s = ahead_s + explain_s(observation) + (OVER - 1) * bench.spec.budget.minutes * 60
+        if bench.out_of_time_at(f"sharpen|{key_of(config)}|{count}", in_time_s):
+            break
+        if not pairs.reference:
+            bench.progress.stage("confirm", "more pairs: the interval is wide, and there are minutes left")
+        try:
+            pairs.ensure(count)
+        except SessionFailed as failure:
+            return replace(confirmation, adopted=False, reason=_failed_text(failure))
+        interval = sharpened(confirmation.speedup, pairs.log_speedups(), look=look, levels=pairs.log_levels(), finalists=VARIANTS)
+        before, after = pairs.anatomies()
+        confirmation = replace(
+            confirmation, speedup=interval, blocks=count, reason=faster_text(interval, count), baseline_anatomy=before, anatomy=after
+        )
+    if pairs.reference:
+        bench.progress.confirmed(confirmation)
+    return confirmation
+
+
+def _failed_text(failure: SessionFailed) -> str:
+    often = f"was killed {KILLS} times" if failure.kind == "killed" else "failed"
+    return f"it {often} in a fresh process ({failure})"
 
 
 def out_of_time_text(bench: Bench) -> str:

@@ -30,6 +30,7 @@ FALSE_ADOPTION = 0.01  # that the lower end of any finalist's, which adopts, lie
 MOST_FALSE_ADOPTION = 0.0075  # ... of which one has no more than this
 HOPE = 2.4  # standard errors that a mean may be too low by: where even so the last look would not adopt, it is not waited for
 MINIMUM_GAIN = 0.02  # below this a change is not worth its risk, and within it two candidates are tied
+SHARP = 0.05  # half an adopted interval's width, log units: a wider one is given more pairs, if there are minutes left
 NOISE_WEIGHT = 4  # degrees of freedom the noise known from baseline blocks counts for beside a candidate's own pairs
 REPORTED_PAIRS_LIMIT = 1000  # beyond it "more pairs" is no advice
 
@@ -184,22 +185,14 @@ def decide(
     Raises:
         ValueError: no ratios, a ratio or level that is not finite, another number of levels, or ``look`` out of range.
     """
-    if not 0 <= look < len(looks):
-        raise ValueError(f"look {look} is not one of the {len(looks)} planned")
-    if not all(math.isfinite(r) for r in (*log_ratios, *(levels or ()))):
-        raise ValueError("log ratios and levels must be finite")
-    pairs, lower, upper = len(log_ratios), _lower_tail(alpha, finalists), _upper_tail(alpha)
-    centre, error, freedom = robust_mean(log_ratios, levels)
-    low, high = -math.inf, math.inf
-    if freedom:
-        low = centre - critical_value(pairs, look, looks, lower) * error
-        high = centre + critical_value(pairs, look, looks, upper, EARLY) * error
+    pairs, lower = len(log_ratios), _lower_tail(alpha, finalists)
+    centre, error, freedom, low, high = _look(log_ratios, levels, look, looks, finalists, alpha)
     wanted = math.log1p(minimum_gain)
     estimate = _drawn(centre, error, freedom) if low > 0 else centre
     interval = Interval(math.exp(estimate), _exp(low), _exp(high))
-    figures = f"{_times(interval.estimate)} ({_times(interval.low)} to {_times(interval.high)}, {pairs} pairs)"
+    figures = _figures(interval, pairs)
     if low > 0 and estimate >= wanted:
-        return SpeedDecision("adopt", interval, f"faster: {figures}")
+        return SpeedDecision("adopt", interval, faster_text(interval, pairs))
     if high < 0:
         return SpeedDecision("reject", interval, f"slower: {figures}")
     if high < wanted:
@@ -214,6 +207,48 @@ def decide(
         return SpeedDecision("reject", interval, f"no gain of {minimum_gain:.0%} or more is shown: {figures}")
     needed = required_blocks(log_ratios, estimate, 2 * lower / len(looks), levels=levels)
     return SpeedDecision("reject", interval, too_noisy_text(interval, pairs, needed), True, needed)
+
+
+def sharpened(
+    adopted: Interval,
+    log_ratios: Sequence[float],
+    *,
+    look: int,
+    levels: Sequence[float] | None = None,
+    looks: Sequence[int] = LOOKS,
+    finalists: int = 1,
+) -> Interval:
+    """The interval of what was adopted at an earlier look, with the pairs made since.
+
+    The intervals of all looks hold together with 1 - :data:`ALPHA` (Jennison and Turnbull's repeated intervals), so what is common
+    to them holds too: it becomes narrower and never passes "no gain" again. The estimate is drawn towards 1 as at the adoption.
+
+    Args:
+        adopted: of the earlier looks.
+        log_ratios, levels, look, looks, finalists: as of :func:`decide`, with all pairs.
+
+    Raises:
+        ValueError: as :func:`decide`.
+    """
+    centre, error, freedom, low, high = _look(log_ratios, levels, look, looks, finalists, ALPHA)
+    low, high = max(low, math.log(adopted.low)), min(high, math.log(adopted.high))
+    if low >= high:  # the looks contradict each other: the machine has changed in between
+        return adopted
+    return Interval(*map(math.exp, (min(max(_drawn(centre, error, freedom), low), high), low, high)))
+
+
+def faster_text(interval: Interval, pairs: int) -> str:
+    """The reason of an adoption."""
+    return f"faster: {_figures(interval, pairs)}"
+
+
+def _figures(interval: Interval, pairs: int) -> str:
+    return f"{_times(interval.estimate)} ({_times(interval.low)} to {_times(interval.high)}, {pairs} pairs)"
+
+
+def half_width(interval: Interval) -> float:
+    """Half the interval's width, log units."""
+    return math.log(interval.high / interval.low) / 2
 
 
 def required_blocks(
@@ -258,6 +293,21 @@ def choose(speedups: Sequence[float], changes: Sequence[int], *, tie: float = MI
     best = max(speedups)
     tied = [i for i, s in enumerate(speedups) if s * (1 + tie) >= best]
     return min(tied, key=lambda i: (changes[i], -speedups[i]))
+
+
+def _look(
+    log_ratios: Sequence[float], levels: Sequence[float] | None, look: int, looks: Sequence[int], finalists: int, alpha: float
+) -> tuple[float, float, int, float, float]:
+    """(centre, its standard error, degrees of freedom, lower end, upper end) at one look, log units; see :func:`decide`."""
+    if not 0 <= look < len(looks):
+        raise ValueError(f"look {look} is not one of the {len(looks)} planned")
+    if not all(math.isfinite(r) for r in (*log_ratios, *(levels or ()))):
+        raise ValueError("log ratios and levels must be finite")
+    centre, error, freedom = robust_mean(log_ratios, levels)
+    if not freedom:
+        return centre, error, freedom, -math.inf, math.inf
+    low = centre - critical_value(len(log_ratios), look, looks, _lower_tail(alpha, finalists)) * error
+    return centre, error, freedom, low, centre + critical_value(len(log_ratios), look, looks, _upper_tail(alpha), EARLY) * error
 
 
 def _lower_tail(alpha: float, finalists: int) -> float:

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 
+from autotune.results import Interval
 from autotune.verdict.sequential import (
     BOUNDS,
     EARLY,
@@ -18,7 +19,16 @@ from autotune.verdict.sequential import (
     simulated_boundary,
     t_quantile,
 )
-from autotune.verdict.speedup import LOOKS, choose, decide, live_log_ratio, noise_of, required_blocks
+from autotune.verdict.speedup import (
+    LOOKS,
+    choose,
+    decide,
+    half_width,
+    live_log_ratio,
+    noise_of,
+    required_blocks,
+    sharpened,
+)
 
 ABBA = "BCCBBCCB"
 
@@ -365,3 +375,35 @@ def test_comparisons_are_pooled_by_their_precision() -> None:
     assert pooled([LogRatio(0.3, None, 1)]).sigma == float("inf")
     with pytest.raises(ValueError, match="nothing"):
         pooled([])
+
+
+def adopted_then_sharpened(ratios, levels):
+    """(interval at the adoption, after all pairs); None: not adopted."""
+    decision, pairs = decided(ratios, levels)
+    if decision.state != "adopt":
+        return None
+    interval = decision.interval
+    for look, n in enumerate(LOOKS):
+        if n > pairs:
+            interval = sharpened(interval, ratios[:n], look=look, levels=levels[:n], finalists=3)
+    return decision.interval, interval
+
+
+@pytest.mark.parametrize("truth", [1.06, 1.15])
+def test_more_pairs_after_an_adoption_make_the_claim_narrower_and_keep_its_promise(truth):
+    rng = np.random.default_rng(23)
+    runs = [adopted_then_sharpened(*very_noisy(rng, truth, LOOKS[-1])) for _ in range(300)]
+    first, last = zip(*[found for found in runs if found is not None], strict=True)
+    assert len(last) > 30
+    assert all(a.low <= b.low <= b.estimate <= b.high <= a.high for a, b in zip(first, last, strict=True))
+    assert np.mean([half_width(b) for b in last]) < 0.9 * np.mean([half_width(a) for a in first])
+    assert np.mean([b.low <= truth <= b.high for b in last]) >= 0.93
+    claims, earlier = ([interval.estimate / truth - 1 for interval in found] for found in (last, first))
+    assert np.mean(claims) <= max(0.015, np.mean(earlier)), "of what hardly passes, only the lucky ones do"
+    assert np.mean([abs(b.estimate / truth - 1) for b in last]) <= np.mean([abs(a.estimate / truth - 1) for a in first])
+
+
+def test_looks_that_contradict_each_other_leave_the_adopted_interval():
+    adopted = Interval(1.5, 1.45, 1.55)
+    slower = [math.log(1.1) + 0.001 * i for i in range(7)]
+    assert sharpened(adopted, slower, look=1) == adopted

@@ -162,12 +162,12 @@ def prove(bench: Bench, observation: Observation, searched: Searched) -> Proof:
             if not last.adopted:
                 rejected.append(Rejected(config, f"not proven faster: {last.reason}"))
                 continue
-            return Proof(config, "faster, and the loss takes the same way", last, loss, gains, tuple(rejected))
+            return Proof(config, "faster, and training converges the same way", last, loss, gains, tuple(rejected))
         found = culprits(bench, observation, config, pairs) if loss.verdict != "no-proof" else {}
         rejected.append(Rejected(config, _why_not(loss, found)))
         milder = (_without_others(v, observation, bench, gains) for v in _milder(bench, config, loss, found))
         variants = [*milder, *variants]
-    reason = rejected[-1].reason if rejected else "every knob of the finalists went back: none gives anything by itself"
+    reason = rejected[-1].reason if rejected else "all changes were reverted: none helped on its own"
     return Proof({}, reason, last, loss, gains, tuple(rejected))
 
 
@@ -213,7 +213,7 @@ def _why_nothing(observation: Observation, trials: Sequence[Trial]) -> str:
     if not measured:
         return "no configuration could be measured"
     best = min(measured, key=lambda t: t.log_ratio or 0.0)
-    return f"none of {len(trials)} configurations is ahead by more than 2 %; the best was {best.speedup:.2f}x ({in_words(best.config)})"
+    return f"none of {len(trials)} configurations was more than 2 % faster; the best was {best.speedup:.2f}x ({in_words(best.config)})"
 
 
 def environment(bench: Bench, observation: Observation) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def print_closing(console: Console, result: Result, run_dir: Path) -> None:
     if result.knobs:
         notes = [Text(f"{row.knob} {row.note}", style="dim") for row in story.changes(result) if row.note]
         if back:
-            notes.append(Text("not worth a change here: " + ", ".join(f"{row.knob} {row.was} → {row.now}" for row in back), style="dim"))
+            notes.append(Text("not worth changing: " + ", ".join(f"{row.knob} {row.was} → {row.now}" for row in back), style="dim"))
         section("Change" if story.tuned(result) else "Not adopted", _changes(result), *notes)
     _loss(section, result)
     time_section(section, result)
@@ -141,7 +141,7 @@ def time_section(section: Any, result: Result) -> None:
         if after is not None:
             cells.append(Text(words.duration_words(row.after_s)))
         table.add_row(*cells, _bar(row.before_s, row.after_s, whole))
-    total = [Text("in all", style="bold"), Text(words.duration_words(before.iteration_s), style="bold")]
+    total = [Text("total", style="bold"), Text(words.duration_words(before.iteration_s), style="bold")]
     if after is not None:
         total.append(Text(words.duration_words(after.iteration_s), style="bold"))
     table.add_row(*total, Text(""))

@@ -40,7 +40,7 @@ def observed_words(observation: Observation) -> str:
     parts = [
         f"bottleneck {words.clean(observation.bottleneck)}: {words.clean(observation.bottleneck_why)}".rstrip(": ."),
         f"{words.duration_words(anatomy.iteration_s)} an iteration, {words.number_words(anatomy.samples_per_s)} {words.clean(observation.job.sample_unit)}/s",
-        f"{words.plural(len(observation.domains), 'knob')} to try, {len(observation.withdrawn)} withdrawn",
+        f"{words.plural(len(observation.domains), 'knob')} to search, {len(observation.withdrawn)} not applicable",
     ]
     ceiling = ceiling_words(observation)
     if ceiling:

@@ -80,8 +80,8 @@ def _summary(result: Result, still: int, cured: int) -> str:
     if not story.tuned(result):
         return f"{words.plural(still, 'finding')}; {looked}."
     if not still:
-        return f"{words.plural(cured, 'finding')} in the job as it was, none is left in the answer; {looked}."
-    return f"{words.plural(still, 'finding')} left in the answer, {cured} gone with it; {looked}."
+        return f"{words.plural(cured, 'finding')} in the job as it was, none left after tuning; {looked}."
+    return f"{words.plural(still, 'finding')} left after tuning, {cured} fixed by it; {looked}."
 
 
 def _row(finding: Finding, result: Result) -> FindingRow:
@@ -106,7 +106,7 @@ def _cost(finding: Finding) -> str:
 def _after(finding: Finding) -> str:
     if finding.cured or not words.known(finding.cost_after_s):
         return ""
-    return f"{words.duration_words(finding.cost_after_s)} in the answer"
+    return f"{words.duration_words(finding.cost_after_s)} per iteration after tuning"
 
 
 def _place(place: Place, workdir: str) -> PlaceRow:
@@ -152,7 +152,7 @@ def print_findings(console: Console, result: Result) -> None:
     for row in (*told.open, *told.cured):
         console.print()
         style = "green" if row.cured else "yellow"
-        badge = f"  cured: {row.cured}" if row.cured else "  only in the answer" if row.new else ""
+        badge = f"  cured: {row.cured}" if row.cured else "  only after tuning" if row.new else ""
         console.print(Text.assemble((row.title, f"bold {style}"), (badge, style)))
         body = [Text(", ".join(filter(None, (row.cost, row.after))))] if row.cost else []
         for place in row.places:

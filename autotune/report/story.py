@@ -70,7 +70,7 @@ def headline(result: Result) -> str:
             result.loss.verdict, f"loss {words.clean(result.loss.verdict)}")
         return f"{faster_words(result.speedup)}, {loss}"
     reason = words.clean(result.reason)
-    return "Keep what you have" + (f": {reason}" if reason else "")
+    return "Keep your settings" + (f": {reason}" if reason else "")
 
 
 def faster_words(interval: Interval) -> str:
@@ -103,7 +103,7 @@ def evidence(result: Result) -> list[str]:
 def _confirmed(result: Result, confirmation: Confirmation) -> str:
     runs = words.plural(confirmation.blocks, "fresh process", "fresh processes")
     if tuned(result):
-        return f"Measured in {runs} of each side, in turns, with the knobs set from the start."
+        return f"Measured in {runs} of each side, alternating, with the knobs set from the start."
     reason = words.clean(confirmation.reason).rstrip(".")
     config = words.config_words(confirmation.config)
     if confirmation.blocks == 0:

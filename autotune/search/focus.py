@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 LOADER = ("num_workers", "persistent_workers", "prefetch_factor", "data_staging", "pin_memory", "non_blocking", "in_order")
 LOADER_KINDS = ("loader", "epoch ends")  # of a bottleneck, see verdict/bottleneck.py
-AT_CEILING = 0.97  # of what batches for nothing would give: the 3 % left are less than a search can tell apart in reasonable time
+AT_CEILING = 0.97  # of what an infinitely fast loader would give: the 3 % left are less than a search can tell apart in reasonable time
 SURE = 2.0  # standard deviations by which a gain must be beyond it
 
 

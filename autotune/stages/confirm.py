@@ -57,7 +57,7 @@ def simplify(
             if not worth.keep:
                 kept = _without(kept, name, observation, bench)
                 live.process_config = process_part(kept, bench.spec.search_space)
-                bench.progress.note(f"{name} goes back to {observation.defaults[name]!r}: {worth.reason}")
+                bench.progress.note(f"{name} dropped: {worth.reason}")
     bench.journal.append("simplified", key_of(config), {"config": kept, "gains": encode(gains)})
     return kept, tuple(gains)
 
@@ -138,7 +138,7 @@ def _failed_text(failure: SessionFailed) -> str:
 def out_of_time_text(bench: Bench) -> str:
     """What ended the proof, and what to do."""
     minutes = bench.spec.budget.minutes
-    return f"the budget of {minutes:g} minute{'' if minutes == 1 else 's'} is used up (budget.minutes gives more)"
+    return f"the budget of {minutes:g} minute{'' if minutes == 1 else 's'} is used up (raise budget.minutes)"
 
 
 def _least_promising_first(config: Config, trials: Sequence[Trial]) -> list[str]:
@@ -231,11 +231,11 @@ def _worth(bench: Bench, observation: Observation, gain: LogRatio | None, start_
         return Worth(True, "the job could not be measured without it", start_up_s)
     factor = math.exp(gain.estimate)
     if not last and (gain.estimate < math.log1p(MINIMUM_GAIN) or gain.estimate < 2 * gain.sigma):
-        return Worth(False, f"gives {factor:.2f}x by itself, within the noise or below {MINIMUM_GAIN:.0%}", start_up_s)
+        return Worth(False, f"{factor:.2f}x on its own, within the noise or below {MINIMUM_GAIN:.0%}", start_up_s)
     if not start_up_s or gain.estimate <= 0:
-        return Worth(True, "" if last else f"gives {factor:.2f}x by itself", start_up_s)
+        return Worth(True, "" if last else f"{factor:.2f}x on its own", start_up_s)
     saved_per_step_s = observation.anatomy.iteration_s * (1 - 1 / factor)
     break_even = math.ceil(start_up_s / saved_per_step_s)
     if break_even > bench.spec.planned_steps:
-        return Worth(False, f"gives {factor:.2f}x, but its {start_up_s:.0f} s of start-up pay only after {break_even} steps", start_up_s, break_even)
-    return Worth(True, f"gives {factor:.2f}x by itself; its {start_up_s:.0f} s of start-up pay after {break_even} steps", start_up_s, break_even)
+        return Worth(False, f"{factor:.2f}x, but its {start_up_s:.0f} s of start-up are paid back only after {break_even} steps", start_up_s, break_even)
+    return Worth(True, f"{factor:.2f}x on its own; its {start_up_s:.0f} s of start-up are paid back after {break_even} steps", start_up_s, break_even)

@@ -174,7 +174,7 @@ def _verdict(decision: LossDecision, metrics: tuple[MetricVerdict, ...], wanted:
         decision.margin, decision.largest_difference, decision.numerics_used, decision.baseline_curve,
         decision.candidate_curve, metrics,
     )  # fmt: skip
-    for state, said in (("changed", "takes another way"), ("undecided", "is neither clearly the same nor different")):
+    for state, said in (("changed", "converges differently"), ("undecided", "is neither clearly the same nor different")):
         against = [m for m in metrics if m.verdict == state]
         if against:
             return replace(verdict, verdict=state, reason=f"{against[0].name} {said}: {against[0].reason}")

@@ -160,10 +160,10 @@ class ModelStudy:
             now_s = self.bench.journal.elapsed_s
             used_up = self.bench.spec.budget.tried(len(self._seen))
             if used_up or len(self._rows) > MOST_BLOCKS:
-                self.stopped = "budget.trials is used up" if used_up else "the machine is too noisy to tell more"
+                self.stopped = "budget.trials is used up" if used_up else "the machine is too noisy to learn more"
                 return None
             if self._loader_binds and at_ceiling(*self.model.gain(self.model.leader()), self.observation.ceiling):
-                self.stopped = f"at {AT_CEILING:.0%} of what batches for nothing would give"
+                self.stopped = f"at {AT_CEILING:.0%} of what an infinitely fast loader would give"
                 return None
             ends_s = search_ends_s(self.bench, self.observation, self._began_s, self._sure_gain())
             iteration_s = self.observation.anatomy.iteration_s

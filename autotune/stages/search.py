@@ -209,7 +209,7 @@ def _search_process(
             trial = known.get(key_of(config))
             ready_s = bench.journal.elapsed_s + PROCESS_PAIRS * pair_s(bench, observation, log_gain)
             if trial is None and ready_s > proof_begins_s(bench, observation, log_gain):
-                bench.progress.note(f"no time is left to try {name}={value}")
+                bench.progress.note(f"no time left to try {name}={value}")
                 continue
             if trial is None:
                 trial = _measure_fresh(bench, config, start, -start_gain, len(trials), observation.noise)

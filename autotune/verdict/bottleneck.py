@@ -82,12 +82,12 @@ def name_bottleneck(parts: Anatomy, ceiling: float | None, noise: float = 0.0, *
         restarts_workers: the job starts its DataLoader workers anew for every epoch.
     """
     share = shares(parts)
-    bound = f"; with batches for nothing it would run {_bound(ceiling, noise)}" if ceiling else ""
+    bound = f"; with an infinitely fast loader it would run {_bound(ceiling, noise)}" if ceiling else ""
     if is_loader_bound(share.loader, ceiling, noise):
         return _loader(parts, share, bound, restarts_workers)
     doubt = ""
     if share.loader >= LOADER_SHARE:  # contradicted by the ceiling
-        doubt = f"; {share.loader:.0%} of it is spent waiting for batches, and the loader is not the limit: with batches for nothing it " \
+        doubt = f"; {share.loader:.0%} of it is spent waiting for batches, and the loader is not the limit: with an infinitely fast one it " \
                 f"would run {_bound(ceiling, noise)}"
         bound = doubt
     if share.optimizer >= OPTIMIZER_SHARE:

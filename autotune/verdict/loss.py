@@ -143,7 +143,7 @@ def compare(
     aligned = all(same_steps(left[s], right[s]) for s in seeds)
     if numerics != "statistical" and common >= _enough_for_bits(numerics) and _same_bits(left, right, common):
         return result(
-            "unchanged", f"the losses of {common} steps are the same to the last bit", margin=0.0, largest=0.0
+            "unchanged", f"the losses of {common} steps are bit-identical", margin=0.0, largest=0.0
         )
     if numerics == "exact":
         if common < EXACT_STEPS:
@@ -342,9 +342,9 @@ def _by_bins(
         f"{n} pair{'s' if n > 1 else ''}"
     )
     if found.state == "changed":
-        return "changed", f"the loss takes another way: {figures}", used, margin, difference
+        return "changed", f"the loss curves differ: {figures}", used, margin, difference
     if found.state == "unchanged":
-        return "unchanged", f"the same way within the margin: {figures}", used, margin, difference
+        return "unchanged", f"the loss curves agree within the margin: {figures}", used, margin, difference
     further = next_look(n, used)
     state = "undecided" if last_look or further is None else "more-pairs"
     if n < rule.looks[0]:

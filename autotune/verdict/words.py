@@ -5,8 +5,8 @@ from __future__ import annotations
 from autotune.results import LossVerdict
 
 NOT_CERTIFIED = (
-    "Not certified: the same final quality, or anything that shows only after these steps; settings whose effect comes "
-    "late, such as weight decay, were compared directly and are the same unless the knob says it changes them."
+    "Not certified: final quality, or effects that appear only after these steps. Settings that act late, such as "
+    "weight decay, were compared directly: they are the same unless the knob says it changes them."
 )
 
 
@@ -19,15 +19,14 @@ def certificate(verdict: LossVerdict) -> str:
         return "Nothing that could change the loss was changed, so no training was compared."
     if verdict.verdict == "unchanged" and verdict.margin == 0:
         return (
-            f"Certified: in {runs}, every loss was the same to the last bit.{_metrics(verdict)} "
+            f"Certified: in {runs}, every loss was bit-identical.{_metrics(verdict)} "
             "Not certified: anything the settings may change after these steps."
         )
     if verdict.verdict == "unchanged":
         margin = ""
         if verdict.margin is not None and verdict.largest_difference is not None:
             margin = (
-                f" (±{verdict.margin:.3g} where it came nearest, where the difference was "
-                f"{verdict.largest_difference:+.3g})"
+                f" (closest part: {verdict.largest_difference:+.3g}, margin ±{verdict.margin:.3g})"
             )
         return (
             f"Certified: the same early trajectory. In {runs}, the mean loss of every part of the window differed "
@@ -36,8 +35,8 @@ def certificate(verdict: LossVerdict) -> str:
     if verdict.verdict == "changed":
         return f"{reason} Seen in {runs}." if verdict.steps else reason  # settings are compared before any step
     if verdict.verdict == "no-proof":
-        return f"This job's loss can prove nothing, so nothing that may change it is adopted. {reason}"
-    return f"Shown neither the same nor different in {runs}. {reason}"
+        return f"This job's loss cannot serve as proof, so nothing that may change it is adopted. {reason}"
+    return f"Neither shown to be the same nor to differ in {runs}. {reason}"
 
 
 def _metrics(verdict: LossVerdict) -> str:

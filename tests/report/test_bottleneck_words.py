@@ -16,12 +16,12 @@ PARTS = replace(observation(0.11).anatomy, phases_s={"data": 0.01, "forward": 0.
 @pytest.mark.parametrize("ceiling", [0.97, 1.0, 1.004])
 def test_nobody_is_told_that_batches_for_nothing_would_slow_the_job_down(ceiling: float) -> None:
     kind, why = name_bottleneck(PARTS, ceiling, noise=0.03)
-    assert why.endswith("; with batches for nothing it would run no faster")
+    assert why.endswith("; with an infinitely fast loader it would run no faster")
     assert ceiling_words(replace(observation(0.11), ceiling=ceiling, bottleneck=kind, bottleneck_why=why)) == ""
 
 
 def test_the_most_a_loader_could_give_is_as_sure_as_the_machine_is_quiet() -> None:
     _, why = name_bottleneck(PARTS, 1.43, noise=0.16)
-    assert why.endswith("; with batches for nothing it would run 1.43x as fast (± 16 %)")
+    assert why.endswith("; with an infinitely fast loader it would run 1.43x as fast (± 16 %)")
     assert "1.43x as fast" in name_bottleneck(PARTS, 1.43, noise=0.004)[1]
     assert "±" not in name_bottleneck(PARTS, 1.43, noise=0.004)[1]

@@ -36,14 +36,14 @@ def test_tuned_says_how_much_what_to_change_and_what_was_certified() -> None:
     assert "amp_dtype off → bfloat16 1.24× (1.17–1.31)" in text
     assert "Certified: the same early trajectory. In 3 seeded pairs of runs over the first 240 optimizer steps" in text
     assert "±0.0123" in text
-    assert "Not certified: the same final quality" in text
+    assert "Not certified: final quality" in text
     assert "waiting for data 57.1 ms 17.6 ms" in text
     assert "autotune launch autotune-runs/digits-cnn/tuned.yaml" in text
 
 
 def test_keep_claims_no_speedup_and_offers_no_launch() -> None:
     text = screen(keep())
-    assert "Keep what you have: no configuration was faster" in text
+    assert "Keep your settings: no configuration was faster" in text
     assert "faster (95 %" not in text
     assert "autotune launch" not in text
     assert "Loss check" not in text, "nothing is changed, so nothing is to be said about the loss"
@@ -68,7 +68,7 @@ def test_iterations_of_unlike_size_are_not_set_against_each_other_in_silence() -
 
 def test_a_knob_that_went_back_is_not_shown_with_the_value_it_left() -> None:
     text = screen(tuned())
-    assert "not worth a change here: prefetch_factor 2 → 4" in text and "prefetch_factor=4 Loss" not in text
+    assert "not worth changing: prefetch_factor 2 → 4" in text and "prefetch_factor=4 Loss" not in text
 
 
 def test_pages_that_are_not_there_are_not_offered(tmp_path: Path) -> None:
@@ -81,9 +81,9 @@ def test_pages_that_are_not_there_are_not_offered(tmp_path: Path) -> None:
 
 def test_undecided_is_not_sold_as_unchanged() -> None:
     text = screen(undecided())
-    assert "Keep what you have" in text
+    assert "Keep your settings" in text
     assert "Loss check undecided" in text
-    assert "Shown neither the same nor different in 8 seeded pairs" in text
+    assert "Neither shown to be the same nor to differ in 8 seeded pairs" in text
     assert "unchanged." not in text.replace("is unchanged", "")
     assert "ertified" not in text, "nothing is claimed, so there is no claim to limit"
 
@@ -123,13 +123,13 @@ def test_searched_but_nothing_confirmed() -> None:
 def test_bit_equal_losses_are_called_that() -> None:
     loss = LossVerdict("unchanged", "", 1, 20, 0.0, 0.0)
     text = screen(replace(tuned(), loss=loss))
-    assert "in 1 seeded pair of runs over the first 20 optimizer steps, every loss was the same to the last bit." in text
+    assert "in 1 seeded pair of runs over the first 20 optimizer steps, every loss was bit-identical." in text
 
 
 def test_unchanged_without_figures_still_says_what_it_is_not() -> None:
     text = screen(replace(tuned(), loss=LossVerdict("unchanged", "", 2, 240)))
     assert "Certified: the same early trajectory. In 2 seeded pairs of runs over the first 240 optimizer steps" in text
-    assert "Not certified: the same final quality" in text
+    assert "Not certified: final quality" in text
 
 
 def test_own_gain_that_was_not_measured_is_not_invented() -> None:

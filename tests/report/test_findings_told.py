@@ -38,8 +38,8 @@ def printed(result: Result) -> str:
 
 def test_the_page_tells_place_cost_evidence_and_cure() -> None:
     page = render(at_home(tuned()), RUN)
-    for said in ("1 finding left in the answer, 1 gone with it; 17 rules looked.", "Waiting for batches", "cured: num_workers=2 did it",
-                 "58.0 ms an iteration (60 %)", "train.py:41 in main", "loader = DataLoader(data)", "4.00 ms in the answer",
+    for said in ("1 finding left after tuning, 1 fixed by it; 17 rules looked.", "Waiting for batches", "cured: num_workers=2 did it",
+                 "58.0 ms an iteration (60 %)", "train.py:41 in main", "loader = DataLoader(data)", "4.00 ms per iteration after tuning",
                  "1 could not be judged here", "host and device are one", "width:60.0%"):
         assert said in page, said
     assert page.index("total += loss.item()") < page.index("loader = DataLoader(data)"), "what is left comes first"
@@ -47,7 +47,7 @@ def test_the_page_tells_place_cost_evidence_and_cure() -> None:
 
 def test_the_closing_screen_has_a_line_for_each() -> None:
     text = closing_text(at_home(tuned()), RUN)
-    assert "The host waits for the device, train.py:77 in main: 4.00 ms in the answer" in text
+    assert "The host waits for the device, train.py:77 in main: 4.00 ms per iteration after tuning" in text
     assert "cured: Waiting for batches (58.0 ms an iteration (60 %)): num_workers=2 did it" in text
 
 

@@ -106,7 +106,7 @@ def test_tuned_page_tells_the_whole_story() -> None:
     page = Page(render(tuned(), RUN))
     for said in (
         "2.10×", "faster (95 % interval 1.93–2.29), loss unchanged", "1.71× (1.60–1.83)", "won back after 22 steps",
-        "waiting for data", "prefetch_factor stays 2, not 4: nothing is lost without it.", "Not certified: the same final quality",
+        "waiting for data", "prefetch_factor stays 2, not 4: nothing is lost without it.", "Not certified: final quality",
         "BackendCompilerFailed: no C++ compiler", "prefetch_factor had no effect", "needs a CUDA device", "aten::addmm",
         "traces/winner.json.gz", "autotune launch autotune-runs/digits-cnn/tuned.yaml", "python train.py --epochs 5", "packages.numpy",
         "gives nothing by itself: the smaller change wins",
@@ -116,7 +116,7 @@ def test_tuned_page_tells_the_whole_story() -> None:
 
 
 @pytest.mark.parametrize(("name", "said", "unsaid"), [
-    ("keep", "Keep what you have: no configuration was faster", "Loss check"),
+    ("keep", "Keep your settings: no configuration was faster", "Loss check"),
     ("undecided", "Loss check undecided", "autotune launch"),
     ("nothing", "No configuration was tried.", "autotune launch"),
 ])

@@ -106,7 +106,7 @@ def test_when_the_time_is_up_the_first_look_is_the_last_and_the_reason_says_so(t
     assert result.verdict == "keep-baseline"
     assert result.confirmation is not None and result.confirmation.blocks == 5
     assert {r.label for r in machine.confirmed()} == {f"confirm1-{side}-{n}" for side in ("reference", "candidate") for n in range(5)}
-    assert "5 pairs" in result.reason and "the budget of 7 minutes is used up (budget.minutes gives more)" in result.reason
+    assert "5 pairs" in result.reason and "the budget of 7 minutes is used up (raise budget.minutes)" in result.reason
 
 
 def test_further_looks_are_taken_only_where_they_end_within_the_budget_and_a_tenth(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def with_metric(values: dict[str, float]) -> Any:
 def test_a_metric_of_the_jobs_own_is_checked_too(tmp_path: Path) -> None:
     result = run(tmp_path, Machine(table(HARMLESS), with_metric({"amp_dtype": 0.9})))
     assert set(result.knobs) == {"num_workers", "optimizer_impl"}
-    assert "val_acc takes another way" in result.rejected[0].reason
+    assert "val_acc converges differently" in result.rejected[0].reason
     (metric,) = result.loss.metrics
     assert (metric.name, metric.verdict) == ("val_acc", "unchanged")
 

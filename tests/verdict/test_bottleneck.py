@@ -62,14 +62,14 @@ def test_the_sentence_says_what_was_seen_and_what_contradicts_it() -> None:
     _, why = name_bottleneck(parts(0.05, epoch_end_s=15.0), 4.06, 0.005, restarts_workers=True)
     assert why == (
         "75% of the time goes at the end of epochs, 15 s every 5 iterations, where its workers are started anew; "
-        "with batches for nothing it would run 4.06x as fast"
+        "with an infinitely fast loader it would run 4.06x as fast"
     )
     assert "workers" not in name_bottleneck(parts(0.05, epoch_end_s=15.0), 4.06, 0.005)[1]
     _, why = name_bottleneck(parts(0.5), 1.0, 0.005)
-    assert why.endswith("50% of it is spent waiting for batches, and the loader is not the limit: with batches for nothing it would run no faster")
+    assert why.endswith("50% of it is spent waiting for batches, and the loader is not the limit: with an infinitely fast one it would run no faster")
     _, why = name_bottleneck(parts(0.03), 2.1, 0.005)
     assert why == "only 3% of the time is spent waiting for batches, but what prepares them slows the rest down; " \
-                  "with batches for nothing it would run 2.10x as fast"
+                  "with an infinitely fast loader it would run 2.10x as fast"
 
 
 def test_a_ceiling_within_the_noise_is_said_to_be_that() -> None:

@@ -484,7 +484,7 @@ def test_a_record_becomes_a_run():
 
 @pytest.mark.parametrize("state", ["unchanged", "changed", "undecided", "no-proof", "not-needed"])
 def test_the_words_say_what_was_certified_and_what_was_not(state):
-    text = certificate(LossVerdict(state, "the loss takes another way", 2, 240, 0.02, -0.004))
+    text = certificate(LossVerdict(state, "the loss curves differ", 2, 240, 0.02, -0.004))
     if state == "unchanged":
         assert "same early trajectory" in text
         assert "Not certified" in text
@@ -492,4 +492,4 @@ def test_the_words_say_what_was_certified_and_what_was_not(state):
         assert "240" in text
     else:
         assert "Certified: " not in text
-    assert "same to the last bit" in certificate(LossVerdict("unchanged", "", 1, 240, 0.0, 0.0))
+    assert "bit-identical" in certificate(LossVerdict("unchanged", "", 1, 240, 0.0, 0.0))

@@ -11,7 +11,7 @@ from autotune_spaces.base import Value
 from autotune_spaces.facts import JobFacts, Machine, ReaderFacts
 from autotune_trials.protocol import Window
 
-RESULT_SCHEMA_VERSION = 1
+RESULT_SCHEMA_VERSION = 2
 NO_FASTER = 1.005  # a ceiling below this is "1.00x": no loader would gain anything, whatever the noise made of it
 
 
@@ -103,13 +103,13 @@ class Confirmation:
 
     config: Mapping[str, Value]
     speedup: Interval
-    blocks: int  # fresh processes of each side
+    pairs: int  # of fresh processes: one of each side
     adopted: bool  # the whole interval is above "no gain"
     reason: str
     baseline_anatomy: Anatomy | None = None
     anatomy: Anatomy | None = None
     too_noisy: bool = False  # not adopted because the interval stayed too wide, not because there is no gain
-    required_blocks: int | None = None  # where too_noisy: what would be enough; None: more will not help
+    required_pairs: int | None = None  # where too_noisy: what would be enough; None: more will not help
 
 
 @dataclass(frozen=True)

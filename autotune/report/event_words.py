@@ -62,5 +62,5 @@ def trial_line(trial: Trial, best: Trial | None) -> str:
 def confirmed_words(confirmation: Confirmation) -> str:
     said = "confirmed" if confirmation.adopted else "not confirmed"
     text = f"{said} {words.config_words(confirmation.config)}: {words.interval_words(confirmation.speedup)}"
-    text += f" in {words.plural(confirmation.blocks, 'fresh process', 'fresh processes')} of each side"
+    text += f" in {words.plural(confirmation.pairs, 'fresh process', 'fresh processes')} of each side"
     return text + (f"; {words.clean(confirmation.reason)}" if confirmation.reason else "")

@@ -134,7 +134,7 @@ def _observed_data(observation: Observation) -> dict[str, Any]:
 
 def _confirmed_data(confirmation: Confirmation) -> dict[str, Any]:
     return {
-        "config": dict(confirmation.config), "speedup": encode(confirmation.speedup), "blocks": confirmation.blocks,
+        "config": dict(confirmation.config), "speedup": encode(confirmation.speedup), "pairs": confirmation.pairs,
         "adopted": confirmation.adopted, "reason": confirmation.reason,
     }
 

@@ -80,12 +80,22 @@ def load_result(path: Path) -> Result:
             where=where, remedy="read it with the autotune that wrote it, or a newer one",
         )
     try:
-        result = decode(Result, data)
+        result = decode(Result, _of_version_2(data) if version < 2 else data)
         if not _fits(Result, result):
             raise TypeError("a field holds something else than what belongs there")
     except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
         raise InputError(f"is not a whole result: {error}", where=where, expected="the fields of docs/result.md", remedy=ANEW) from None
     return result
+
+
+def _of_version_2(data: dict[str, Any]) -> dict[str, Any]:
+    """A result of version 1, which counted the pairs of a confirmation as blocks."""
+    confirmation = data.get("confirmation")
+    if not isinstance(confirmation, dict):
+        return {**data, "schema_version": RESULT_SCHEMA_VERSION}
+    new = {"blocks": "pairs", "required_blocks": "required_pairs"}
+    renamed = {new.get(name, name): value for name, value in confirmation.items()}
+    return {**data, "schema_version": RESULT_SCHEMA_VERSION, "confirmation": renamed}
 
 
 @contextlib.contextmanager

@@ -101,12 +101,12 @@ def evidence(result: Result) -> list[str]:
 
 
 def _confirmed(result: Result, confirmation: Confirmation) -> str:
-    runs = words.plural(confirmation.blocks, "fresh process", "fresh processes")
+    runs = words.plural(confirmation.pairs, "fresh process", "fresh processes")
     if tuned(result):
         return f"Measured in {runs} of each side, alternating, with the knobs set from the start."
     reason = words.clean(confirmation.reason).rstrip(".")
     config = words.config_words(confirmation.config)
-    if confirmation.blocks == 0:
+    if confirmation.pairs == 0:
         return f"The last finalist, {config}, could not be measured" + (f": {reason}." if reason else ".")
     said = f"The last finalist, {config}, came to {words.interval_words(confirmation.speedup)} in {runs} of each side"
     # the run's own reason often is this one: once is enough

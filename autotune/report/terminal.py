@@ -11,7 +11,7 @@ from autotune.report import words
 from autotune.report.event_words import event_words
 from autotune.report.progress import Event, Progress
 
-EVENT_SCHEMA_VERSION = 1
+EVENT_SCHEMA_VERSION = 2
 
 
 class QuietProgress(Progress):

@@ -90,7 +90,7 @@ def confirm(bench: Bench, observation: Observation, config: Config, pairs: Pairs
     before, after = pairs.anatomies()
     confirmation = Confirmation(
         config, decision.interval, len(pairs.log_speedups()), decision.state == "adopt", decision.reason, before, after,
-        decision.too_noisy, decision.required_blocks,
+        decision.too_noisy, decision.required_pairs,
     )
     bench.progress.confirmed(confirmation)
     return confirmation
@@ -106,11 +106,11 @@ def sharpen(bench: Bench, observation: Observation, confirmation: Confirmation, 
     """
     config, pairs = confirmation.config, Pairs(bench, confirmation.config, {}, label)
     for look, count in enumerate(LOOKS):
-        if count <= confirmation.blocks:
+        if count <= confirmation.pairs:
             continue
         if half_width(confirmation.speedup) <= SHARP:
             break
-        ahead_s = (count - confirmation.blocks) * pair_s(bench, observation, math.log(confirmation.speedup.estimate))
+        ahead_s = (count - confirmation.pairs) * pair_s(bench, observation, math.log(confirmation.speedup.estimate))
         in_time_s = ahead_s + explain_s(observation) + (OVER - 1) * bench.spec.budget.minutes * 60
         if bench.out_of_time_at(f"sharpen|{key_of(config)}|{count}", in_time_s):
             break
@@ -123,7 +123,7 @@ def sharpen(bench: Bench, observation: Observation, confirmation: Confirmation, 
         interval = sharpened(confirmation.speedup, pairs.log_speedups(), look=look, levels=pairs.log_levels(), finalists=VARIANTS)
         before, after = pairs.anatomies()
         confirmation = replace(
-            confirmation, speedup=interval, blocks=count, reason=faster_text(interval, count), baseline_anatomy=before, anatomy=after
+            confirmation, speedup=interval, pairs=count, reason=faster_text(interval, count), baseline_anatomy=before, anatomy=after
         )
     if pairs.reference:
         bench.progress.confirmed(confirmation)

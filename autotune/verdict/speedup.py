@@ -55,7 +55,7 @@ class SpeedDecision:
     interval: Interval  # cost baseline / cost candidate: above 1 is faster
     reason: str
     too_noisy: bool = False  # rejected because the interval stayed too wide, not because there is no gain
-    required_blocks: int | None = None  # pairs it would take, where too_noisy; None: more pairs will not help
+    required_pairs: int | None = None  # pairs it would take, where too_noisy; None: more pairs will not help
 
 
 def live_log_ratio(blocks: Sequence[tuple[str, float]], *, noise: float = 0.0, baseline: str = BASELINE) -> LogRatio:
@@ -205,7 +205,7 @@ def decide(
         )
     if estimate < wanted:
         return SpeedDecision("reject", interval, f"no gain of {minimum_gain:.0%} or more is shown: {figures}")
-    needed = required_blocks(log_ratios, estimate, 2 * lower / len(looks), levels=levels)
+    needed = required_pairs(log_ratios, estimate, 2 * lower / len(looks), levels=levels)
     return SpeedDecision("reject", interval, too_noisy_text(interval, pairs, needed), True, needed)
 
 
@@ -251,7 +251,7 @@ def half_width(interval: Interval) -> float:
     return math.log(interval.high / interval.low) / 2
 
 
-def required_blocks(
+def required_pairs(
     log_ratios: Sequence[float], half_width: float, alpha: float = ALPHA, *, levels: Sequence[float] | None = None
 ) -> int | None:
     """Pairs for an interval of ± ``half_width`` (log units) if they scatter as ``log_ratios`` do; None if beyond 1000.

@@ -90,7 +90,7 @@ def test_noise_that_hides_the_gain_is_said_and_what_to_do(tmp_path: Path) -> Non
             kept.append(result)
     assert kept
     for result in kept:
-        assert result.confirmation.blocks in LOOKS
+        assert result.confirmation.pairs in LOOKS
         assert "Stop other work on this machine, or give more time (budget.minutes)" in result.reason
 
 
@@ -104,7 +104,7 @@ def test_when_the_time_is_up_the_first_look_is_the_last_and_the_reason_says_so(t
     spec = job(tmp_path, "{amp_dtype: [bfloat16]}", "budget: {minutes: 7}\n")
     result = run(tmp_path, machine, spec, time_is_up_in("confirm1", machine))
     assert result.verdict == "keep-baseline"
-    assert result.confirmation is not None and result.confirmation.blocks == 5
+    assert result.confirmation is not None and result.confirmation.pairs == 5
     assert {r.label for r in machine.confirmed()} == {f"confirm1-{side}-{n}" for side in ("reference", "candidate") for n in range(5)}
     assert "5 pairs" in result.reason and "the budget of 7 minutes is used up (raise budget.minutes)" in result.reason
 
@@ -120,7 +120,7 @@ def test_further_looks_are_taken_only_where_they_end_within_the_budget_and_a_ten
             return 600.0 - left_s + 9.0 * max(proving - 10, 0) if proving >= 10 else before
 
         result = run(tmp_path / str(most), machine, spec, clock)
-        assert result.confirmation is not None and result.confirmation.blocks == most
+        assert result.confirmation is not None and result.confirmation.pairs == most
 
 
 @pytest.mark.parametrize(("minutes", "foretold"), [(0.1, True), (60, False)])

@@ -26,7 +26,7 @@ from autotune.verdict.speedup import (
     half_width,
     live_log_ratio,
     noise_of,
-    required_blocks,
+    required_pairs,
     sharpened,
 )
 
@@ -325,8 +325,8 @@ def test_adoption_needs_the_whole_interval_above_no_gain():
     assert last.state == "reject"
     assert last.too_noisy
     assert "too noisy" in last.reason
-    assert last.required_blocks > LOOKS[-1]
-    assert str(last.required_blocks) in last.reason
+    assert last.required_pairs > LOOKS[-1]
+    assert str(last.required_pairs) in last.reason
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.1, 0.2])
@@ -339,12 +339,12 @@ def test_stopping_where_the_budget_ends_keeps_the_risk_and_the_interval(noise):
             assert np.mean([d.state == "adopt" for d in found]) <= 0.05 / 3
 
 
-def test_required_blocks_are_about_right():
+def test_required_pairs_are_about_right():
     rng = np.random.default_rng(10)
-    needed = required_blocks(list(rng.normal(0.05, 0.05, 200)), 0.02)
+    needed = required_pairs(list(rng.normal(0.05, 0.05, 200)), 0.02)
     errors = [robust_mean(list(rng.normal(0.05, 0.05, needed)))[1] for _ in range(300)]
     assert np.mean(errors) * t_quantile(0.975, needed - 1) == pytest.approx(0.02, rel=0.15)
-    assert required_blocks([5.0, -5.0, 3.0], 1e-6) is None
+    assert required_pairs([5.0, -5.0, 3.0], 1e-6) is None
 
 
 @pytest.mark.parametrize(("ratios", "look"), [([0.1], len(LOOKS)), ([0.1], -1), ([math.nan], 0), ([], 0)])

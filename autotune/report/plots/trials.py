@@ -21,7 +21,7 @@ def _draw(axes: Any, result: Result, palette: Palette) -> None:
 
     axes.axhline(1.0, color=palette.ink, linewidth=1)
     confirmation = result.confirmation
-    if confirmation is not None and confirmation.blocks > 0 and words.measured(confirmation.speedup):
+    if confirmation is not None and confirmation.pairs > 0 and words.measured(confirmation.speedup):
         confirmed = confirmation.speedup
         axes.axhspan(confirmed.low, confirmed.high, color=palette.good, alpha=0.16, linewidth=0, label="finalist, fresh processes")
     states = list(dict.fromkeys(t.state for t in result.trials))

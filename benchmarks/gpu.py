@@ -1,103 +1,277 @@
-"""What a GPU gains: jobs that the GPU limits, tuned, written to benchmarks/gpu.md.
+"""What a GPU gains: seven ordinary training programs, tuned on it, written to benchmarks/gpu.md.
 
-    python benchmarks/gpu.py [--minutes 10] [--jobs resnet50 gpt] [--job-python /opt/job/bin/python] [--out benchmarks/gpu.md]
+    python benchmarks/gpu.py run [JOB ...] [--minutes 4] [--within 9.5] [--job-python PYTHON]
+    python benchmarks/gpu.py page
 
-Each job of benchmarks/gpu_jobs/ is an ordinary script that needs nothing but torch, run by `autotune run` with default settings.
-``--job-python`` is the Python of the job's environment, in which nothing of autotune need be installed; the default is this one.
-Without a CUDA device it says so and writes nothing: nothing in that file is guessed.
+`run` tunes each job of benchmarks/gpu_jobs/, or those named, by `autotune run` with default
+settings, on the local executor and with a study on disk only, and keeps what came out in
+benchmarks/gpu_results/JOB.json. A job that has such a file is not run again; delete the file to
+run it anew. --within is for machines that are lent for minutes: no job is begun whose budget has
+no room in it, and what runs when it is over is interrupted; the same command carries on, from
+build/gpu/. (A job takes minutes beyond its budget where its proof needs them.) `page` makes
+benchmarks/gpu.md of the files that are there, and `run` ends with it.
+
+Only what was taken on a device is written: without a CUDA device `run` says so and ends.
+
+The tuner and the job may have different Pythons: --job-python is the job's, in which nothing of
+autotune need be installed; the default is this one. The job's needs torch, NumPy and Pillow.
+The tuner's takes autotune from this source tree, and needs no mlflow, ray, libcst or nvtx. Beside
+NumPy, SciPy, scikit-learn, Matplotlib, PyYAML, Typer, Rich and Jinja2, which are often there, it
+needs these wheels of about 4 MB: optuna (without its dependencies), colorlog, tqdm, packaging,
+pydantic, pydantic-core, annotated-types, typing-inspection, typing-extensions, msgspec.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "benchmarks" / "gpu_jobs"
-JOBS = ("conv_net", "resnet50", "gpt")
-HEAD = (
-    "| job | baseline, samples/s | tuned, samples/s | speed-up (95 %) | loss | knobs | bottleneck | memory, GiB | share of the peak FLOP/s "
-    "| trials | minutes |"
-)
+RESULTS = ROOT / "benchmarks" / "gpu_results"
+WORK = ROOT / "build" / "gpu"
+JOBS = ("conv_net", "resnet50", "gpt", "vit", "diffusion", "resnet50_expert", "jpeg")
+OURS = [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces")]
+OTHERS = list(filter(None, [os.environ.get("PYTHONPATH")]))
+TUNER = {**os.environ, "PYTHONPATH": os.pathsep.join(OURS + OTHERS)}  # what autotune runs with
+TO_END_S = 20.0  # for the measurement that is being made when time is up
+COLUMNS = (
+    "job", "baseline, samples/s", "tuned, samples/s", "speed-up (95 %)", "loss", "knobs",
+    "bottleneck", "peak memory, GiB", "model FLOPs utilisation", "share of the roof", "trials",
+    "minutes",
+)  # fmt: skip
+NOTES = """\
+Where two figures stand: baseline → tuned. The speed-up is an estimate drawn towards 1 by its own
+error, and need not be the quotient of the rates beside it. Model FLOPs utilisation is that of the
+peak measured on this device for the formats in use. Share of the roof: the least time the operators
+need by the roofline ÷ the time they took, over those it can judge. A dash: not measured.
+"""
 
 
-def tune(name: str, python: str, folder: Path, minutes: float, words: Sequence[str] = ()) -> dict[str, Any]:
-    """result.json of a job, tuned by the command line.
+class TimeIsUp(Exception):
+    """The run was interrupted, and the same command carries on."""
+
+
+def tune(
+    name: str, command: Sequence[str], folder: Path, minutes: float, until: float = float("inf")
+) -> dict[str, Any]:
+    """result.json of a program of benchmarks/gpu_jobs/, tuned by the command line.
 
     Args:
-        python: of the job's environment.
-        folder: to be made, for the job and the run.
-        words: added to the job's command.
+        command: run in a copy of benchmarks/gpu_jobs/, with nothing of ours on its path.
+        folder: of the copy and the run; what an earlier run has left there is carried on.
+        until: when it is interrupted, by time.monotonic().
 
     Raises:
+        TimeIsUp: it was.
         subprocess.CalledProcessError: `autotune run` failed; it has said why.
     """
-    shutil.copytree(SCRIPTS, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    spec = {"name": name, "command": [python, f"{name}.py", *words], "budget": {"minutes": minutes}}
+    shutil.copytree(
+        SCRIPTS, folder, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
+    )
+    spec = {
+        "name": name, "command": list(command), "env": {"PYTHONPATH": ""},
+        "budget": {"minutes": minutes},
+    }  # fmt: skip
     (folder / "job.yaml").write_text(json.dumps(spec))  # JSON is YAML
-    subprocess.run([sys.executable, "-m", "autotune", "run", "job.yaml", "--offline"], cwd=folder, check=True)
-    result: dict[str, Any] = json.loads((folder / "autotune-runs" / name / "result.json").read_text())
+    call = [sys.executable, "-m", "autotune", "run", "job.yaml", "--offline"]
+    with subprocess.Popen(call, cwd=folder, env=TUNER) as run:
+        try:
+            run.wait(None if until == float("inf") else max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            run.send_signal(signal.SIGINT)  # stop after the measurement that is being made
+            with suppress(subprocess.TimeoutExpired):
+                run.wait(TO_END_S)
+            run.send_signal(signal.SIGINT)  # and now
+            raise TimeIsUp from None
+    if run.returncode:
+        raise subprocess.CalledProcessError(run.returncode, call)
+    result: dict[str, Any] = json.loads(
+        (folder / "autotune-runs" / name / "result.json").read_text()
+    )
     return result
 
 
-def row(result: Mapping[str, Any]) -> str:
-    """One line of the table."""
-    observation, confirmation, speedup = result["observation"], result["confirmation"] or {}, result["speedup"]
+def figures(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What is kept of a result: the figures of the page, and why they are what they are.
+
+    Raises:
+        ValueError: it was not taken on a CUDA device.
+    """
+    observation, explanation = result["observation"], result["explanation"]
+    if observation["job"]["device"] != "cuda":
+        raise ValueError(f"{result['name']} trained on {observation['job']['device']}, not on CUDA")
+    confirmation = result["confirmation"] or {}
+    tuned = result["verdict"] == "tuned"
     before = confirmation.get("baseline_anatomy") or observation["anatomy"]
-    after = confirmation.get("anatomy") or before
-    rate = before["samples_per_s"]
-    sides = result["explanation"].get("sides") or {}
-    shares = [(sides.get(side) or {}).get("summary") or {} for side in ("baseline", "winner")]
-    return "| " + " | ".join([
-        result["name"], f"{rate:.0f}", f"{rate * speedup['estimate']:.0f}",
-        f"{speedup['estimate']:.2f} ({speedup['low']:.2f} to {speedup['high']:.2f})", result["loss"]["verdict"],
-        ", ".join(f"{k}={v}" for k, v in result["knobs"].items()) or "none", observation["bottleneck"],
-        f"{before['peak_memory_gib']:.1f} → {after['peak_memory_gib']:.1f}",
-        " → ".join("?" if share.get("mfu") is None else f"{share['mfu']:.0%}" for share in shares),
-        str(len(result["trials"])), f"{result['wall_s'] / 60:.1f}",
-    ]) + " |"  # fmt: skip
+    after = confirmation.get("anatomy") if tuned else None
+    machine = result["environment"]["machine"]
+    kept = ("device_name", "torch_version", "cuda_version", "python_version", "cores")
+    sides = {"baseline": before, **({"winner": after} if after else {})}
+    return {
+        "job": result["name"],
+        "machine": {name: machine[name] for name in kept},
+        "command": result["environment"]["command"][1:],
+        "budget_minutes": result["environment"]["budget"]["minutes"],
+        "verdict": result["verdict"],
+        "reason": result["reason"],
+        "speedup": result["speedup"],
+        "loss": {name: result["loss"][name] for name in ("verdict", "reason")},
+        "knobs": result["knobs"],
+        "bottleneck": observation["bottleneck"],
+        "sides": {
+            name: {
+                "samples_per_s": anatomy["samples_per_s"],
+                "peak_memory_gib": anatomy["peak_memory_gib"],
+                **used(explanation["sides"].get(name) or {}),
+            }
+            for name, anatomy in sides.items()
+        },
+        "trials": len(result["trials"]),
+        "wall_s": result["wall_s"],
+        "gains": result["gains"],
+        "rejected": result["rejected"],
+        "withdrawn": observation["withdrawn"],
+        "findings": [finding["title"] for finding in explanation["findings"]],
+    }
 
 
-def page(results: Sequence[Mapping[str, Any]], minutes: float) -> str:
-    machine = results[0]["environment"]["machine"]
-    lines = [
-        "# On a GPU",
-        "",
-        f"Made by `python benchmarks/gpu.py --minutes {minutes:g}` on {machine['device_name']}, torch {machine['torch_version']}, "
-        f"{machine['cores']} cores.",
-        "",
-        HEAD,
-        "|" + "---|" * (HEAD.count("|") - 1),
-        *map(row, results),
-    ]
+def used(side: Mapping[str, Any]) -> dict[str, float | None]:
+    """How much of the device a profiled side of the explanation used, 0 to 1; None: not known."""
+    rows = [row for row in side.get("operators", ()) if row["of_roof"] is not None]
+    took_s = sum(row["self_time_s"] for row in rows)
+    least_s = sum(row["self_time_s"] * row["of_roof"] for row in rows)
+    return {
+        "mfu": (side.get("summary") or {}).get("mfu"),
+        "of_roof": least_s / took_s if took_s else None,
+    }
+
+
+def row(found: Mapping[str, Any]) -> str:
+    """One line of the table."""
+    sides, speedup = list(found["sides"].values()), found["speedup"]
+    interval = f"{speedup['estimate']:.2f} ({speedup['low']:.2f} to {speedup['high']:.2f})"
+
+    def each(name: str, form: str) -> str:
+        return " → ".join("—" if side[name] is None else format(side[name], form) for side in sides)
+
+    return line([
+        found["job"], f"{sides[0]['samples_per_s']:.0f}", f"{sides[-1]['samples_per_s']:.0f}",
+        interval if found["verdict"] == "tuned" else "keep", found["loss"]["verdict"],
+        ", ".join(f"{name}={value}" for name, value in found["knobs"].items()) or "none",
+        found["bottleneck"], each("peak_memory_gib", ".1f"), each("mfu", ".0%"),
+        each("of_roof", ".0%"), str(found["trials"]), f"{found['wall_s'] / 60:.1f}",
+    ])  # fmt: skip
+
+
+def line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def page(found: Sequence[Mapping[str, Any]]) -> str:
+    """benchmarks/gpu.md: a table for each machine, its jobs in the order of JOBS."""
+    lines = ["# On a GPU", "", "Made by `python benchmarks/gpu.py run`.", "", NOTES.rstrip()]
+    of = {JOBS.index(one["job"]): one for one in found}
+    ordered = sorted((words_of(one["machine"]), number) for number, one in of.items())
+    for machine, group in itertools.groupby(ordered, key=lambda pair: pair[0]):
+        lines += ["", f"## {machine}", "", line(COLUMNS), "|" + "---|" * len(COLUMNS)]
+        lines += [row(of[number]) for _, number in group]
     return "\n".join(lines) + "\n"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--minutes", type=float, default=10.0, help="of each job")
-    parser.add_argument("--jobs", nargs="+", choices=JOBS, default=JOBS)
-    parser.add_argument("--job-python", default=sys.executable, help="Python of the job's environment")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "gpu.md")
-    options = parser.parse_args()
-    asked = subprocess.run([options.job_python, "-c", "import torch; torch.zeros(1, device='cuda')"], capture_output=True, text=True)
-    if asked.returncode:
-        why = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
-        print(f"no CUDA device for {options.job_python} ({why}): benchmarks/gpu.md is written only where there is one", file=sys.stderr)
+def words_of(machine: Mapping[str, Any]) -> str:
+    return (
+        f"{machine['device_name']}, {machine['cores']} cores, torch {machine['torch_version']}, "
+        f"Python {machine['python_version']}"
+    )
+
+
+def write_page(make: Callable[[Sequence[Any]], str], results: Path, out: Path) -> int:
+    """The page that ``make`` makes of the files in ``results``. 1: there are none."""
+    found = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
+    if not found:
+        print(f"no results in {results}: nothing to write", file=sys.stderr)
         return 1
-    with tempfile.TemporaryDirectory() as folder:
-        results = [tune(name, options.job_python, Path(folder) / name, options.minutes) for name in options.jobs]
-    text = page(results, options.minutes)
+    text = make(found)
     print(text)
-    options.out.write_text(text, encoding="utf-8")
+    out.write_text(text, encoding="utf-8")
     return 0
+
+
+def no_device(python: str) -> str:
+    """Why ``python`` cannot use a CUDA device; empty if it can."""
+    ask = [python, "-c", "import torch; torch.zeros(1, device='cuda')"]
+    done = subprocess.run(ask, capture_output=True, text=True)
+    if not done.returncode:
+        return ""
+    return (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Tunes what has no result yet. 0: there is one of every job asked for."""
+    until = time.monotonic() + 60 * options.within
+    without: list[str] = []
+    options.results.mkdir(parents=True, exist_ok=True)
+    for name in options.jobs:
+        kept = options.results / f"{name}.json"
+        if kept.exists():
+            print(f"{name}: done before, see {kept}", flush=True)
+            continue
+        if time.monotonic() + 60 * options.minutes > until:
+            without.append(f"{name} (not begun: too little time is left)")
+            continue
+        command = [options.job_python, f"{name}.py"]
+        try:
+            result = tune(name, command, options.work / name, options.minutes, until)
+        except TimeIsUp:
+            without.append(f"{name} (interrupted: the same command carries on)")
+        except subprocess.CalledProcessError as error:
+            without.append(f"{name} (failed with {error.returncode})")
+        else:
+            kept.write_text(json.dumps(figures(result), indent=1) + "\n", encoding="utf-8")
+    if without:
+        print("without a result: " + ", ".join(without), file=sys.stderr)
+    written = write_page(page, options.results, options.out)
+    return 1 if without else written
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS, help="one JSON file a job")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "gpu.md")
+    commands = parser.add_subparsers(dest="what", required=True)
+    commands.add_parser("page", help="write the page of the results that are there")
+    running = commands.add_parser("run", help="tune jobs that have no result yet, write the page")
+    running.add_argument(
+        "jobs", nargs="*", metavar="JOB", help=f"of {', '.join(JOBS)}; default: all"
+    )
+    running.add_argument("--minutes", type=float, default=4.0, help="budget of each job")
+    running.add_argument("--within", type=float, default=float("inf"), help="minutes for it all")
+    running.add_argument("--job-python", default=sys.executable, help="Python of the jobs")
+    running.add_argument("--work", type=Path, default=WORK, help="runs, to be carried on")
+    options = parser.parse_args()
+    if options.what == "page":
+        return write_page(page, options.results, options.out)
+    options.jobs = options.jobs or JOBS
+    if unknown := set(options.jobs) - set(JOBS):
+        parser.error(f"no such job: {', '.join(sorted(unknown))}; there are {', '.join(JOBS)}")
+    if why := no_device(options.job_python):
+        print(f"no CUDA device for {options.job_python} ({why}): nothing is run", file=sys.stderr)
+        return 1
+    return run(options)
 
 
 if __name__ == "__main__":

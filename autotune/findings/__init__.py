@@ -16,6 +16,7 @@ from autotune.findings.device_sync import DeviceSync
 from autotune.findings.file_writes import FileWrites
 from autotune.findings.float8 import Float8
 from autotune.findings.gc_pauses import GcPauses
+from autotune.findings.gpu_decoding import GpuDecoding
 from autotune.findings.graph_breaks import GraphBreaks
 from autotune.findings.host_bound import HostBound
 from autotune.findings.host_work import HostWork
@@ -38,6 +39,7 @@ from autotune.findings.transfers import TransfersNotOverlapped
 
 RULES: tuple[Rule, ...] = (
     LoaderBound(),
+    GpuDecoding(),
     DeviceSync(),
     TensorReadout(),
     LogPrinting(),

@@ -106,6 +106,20 @@ def test_what_was_not_watched_is_not_called_healthy(rule: str, unseen: str) -> N
     assert refusal(rule, gpu_case(seen=evidence(blind={unseen: "RuntimeError: no"}))) == "RuntimeError: no"
 
 
+def decoding(share: float, wait_s: float = 0.05) -> Evidence:
+    return evidence(phases(data=wait_s), loader={"place": place_data(), "num_workers": 16}, fetching_s=10.0, decoding_s=10.0 * share)
+
+
+def test_jpeg_that_workers_decode_while_the_gpu_waits() -> None:
+    (found,) = ask("gpu-decoding", gpu_case(seen=decoding(0.6)))
+    assert "60% of the time in which 16 workers" in found.evidence and "(34%)" in found.evidence
+    assert found.cost_s is None and found.place.line == 41
+    assert ask("gpu-decoding", gpu_case(seen=decoding(0.3))) == [], "there is more to fetching than decoding"
+    assert ask("gpu-decoding", gpu_case(seen=decoding(0.6, wait_s=0.001))) == [], "nobody waits"
+    assert "CPU" in refusal("gpu-decoding", case(seen=decoding(0.6)))
+    assert "no worker" in refusal("gpu-decoding", gpu_case())
+
+
 # ---------------------------------------------------------------- launch-bound, host-bound
 
 

@@ -82,7 +82,8 @@ class ReaderMeter:
         """In this worker, which ends with its source: PIL reads a picture's pixels in ``load``, at first use."""
         from PIL.ImageFile import ImageFile
 
-        cells, load = self._cells, ImageFile.load
+        kind: Any = ImageFile
+        cells, load = self._cells, kind.load
 
         @functools.wraps(load)
         def timed_load(picture: Any) -> Any:
@@ -93,7 +94,7 @@ class ReaderMeter:
                 if picture.format == "JPEG":
                     cells[at] += perf_counter() - began
 
-        ImageFile.load = timed_load
+        kind.load = timed_load
 
     def spent(self) -> Spent:
         """So far."""

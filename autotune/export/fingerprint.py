@@ -115,6 +115,7 @@ def obstacles(tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = 
         ddp=(DdpFacts("", gradients_mib=math.inf, find_unused_parameters=True),),
         samples_per_step=2.0 * ANY_BATCH,
         device_memory_share=1.0,
+        backend="nccl",
         attention=("flash", "efficient", "cudnn"),
     )
     found = {}

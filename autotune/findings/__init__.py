@@ -14,7 +14,9 @@ from autotune.findings.communication import Communication
 from autotune.findings.cpu_governor import CpuGovernor
 from autotune.findings.device_sync import DeviceSync
 from autotune.findings.file_writes import FileWrites
+from autotune.findings.float8 import Float8
 from autotune.findings.gc_pauses import GcPauses
+from autotune.findings.gpu_decoding import GpuDecoding
 from autotune.findings.graph_breaks import GraphBreaks
 from autotune.findings.host_bound import HostBound
 from autotune.findings.host_work import HostWork
@@ -27,6 +29,7 @@ from autotune.findings.memory_nearly_full import MemoryNearlyFull
 from autotune.findings.no_tensor_cores import NoTensorCores
 from autotune.findings.odd_dimensions import OddDimensions
 from autotune.findings.optimizer_loop import EagerOptimizer
+from autotune.findings.padding import Padding
 from autotune.findings.page_faults import PageFaults
 from autotune.findings.periodic_stall import PeriodicStall
 from autotune.findings.recompiles import Recompiles
@@ -36,6 +39,7 @@ from autotune.findings.transfers import TransfersNotOverlapped
 
 RULES: tuple[Rule, ...] = (
     LoaderBound(),
+    GpuDecoding(),
     DeviceSync(),
     TensorReadout(),
     LogPrinting(),
@@ -56,6 +60,8 @@ RULES: tuple[Rule, ...] = (
     Casts(),
     NoTensorCores(),
     OddDimensions(),
+    Float8(),
+    Padding(),
     Communication(),
     MemoryNearlyFull(),
     CpuGovernor(),

@@ -25,7 +25,7 @@ class Communication(Rule):
         "It holds waiting for a slower rank, too. Under NCCL, which runs on the device, the time of its kernels is told and no cost."
     )
     knob = "ddp_bucket_cap_mb"
-    also = ("gradient_as_bucket_view",)
+    also = ("gradient_as_bucket_view", "nccl")
     explains = ("host-bound", "host-work")
 
     def judge(self, case: Case) -> list[Finding]:

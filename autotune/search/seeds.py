@@ -19,6 +19,7 @@ GUESSES: Mapping[str, Sequence[Value]] = {
     "sdpa_backend": ("cudnn", "flash", "efficient"),
     "prefetch_factor": (4,),
     "malloc": ("retain",),
+    "cpu_affinity": ("gpu-node",),
 }
 
 # Where the time goes between kernels: CUDA graphs, which launch them all at once.

@@ -143,6 +143,7 @@ class LiveJob(Protocol):
 
     torch: Any
     device: str
+    cuda: Any  # the torch.device trained on, with its index, if it is a GPU; else None
     loader: LoaderControl | None
     entries: Sequence[EntryModule]
     optimizers: Sequence[Any]

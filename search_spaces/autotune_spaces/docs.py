@@ -92,6 +92,7 @@ _EXAMPLES: dict[str, tuple[Value, ...]] = {
     "gc": ("freeze",),
     "data_staging": ("shm",),
     "ddp_bucket_cap_mb": (50,),
+    "nccl": ("ring",),
 }
 
 

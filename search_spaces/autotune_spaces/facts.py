@@ -31,6 +31,7 @@ class Machine:
     compute_capability: tuple[int, ...] = ()
     cuda_version: str = ""
     cudnn_version: int = 0
+    nccl_version: tuple[int, ...] = ()
     cxx_compiler: str = ""  # what torch.compile would use on a CPU; "" if there is none
     platform: str = ""
     available_gib: float = 0.0  # memory not in use, what only caches files counted as such; 0: not known
@@ -149,6 +150,7 @@ class JobFacts:
     backwards_per_step: float = 1.0
     manual: bool = False  # iterations are marked by autotune.step()
     world_size: int = 1
+    backend: str = ""  # what its ranks talk through: "nccl", "cpu:gloo,cuda:nccl"; "" for one process
     samples_per_step: float = 1.0
     sample_unit: str = "samples"  # "samples", or "iterations" where no batch could be counted
     ddp: tuple[DdpFacts, ...] = ()  # in the order they were built

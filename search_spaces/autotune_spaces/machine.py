@@ -116,7 +116,15 @@ def _cuda(torch: Any, device: Any) -> dict[str, Any]:
         "compute_capability": (properties.major, properties.minor),
         "cuda_version": torch.version.cuda or "",
         "cudnn_version": torch.backends.cudnn.version() or 0,
+        "nccl_version": _nccl(torch),
     }
+
+
+def _nccl(torch: Any) -> tuple[int, ...]:
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_nccl_available()):
+        return ()
+    return tuple(torch.cuda.nccl.version()[:3])
 
 
 def _cgroup_dirs(controller: str) -> list[Path]:

@@ -22,6 +22,7 @@ class Topology:
 
     cores: tuple[frozenset[int], ...] = ()
     nodes: tuple[frozenset[int], ...] = ()  # those that have CPUs, in the kernel's order
+    gpus: tuple[frozenset[int], ...] = ()  # CPUs near each GPU, in CUDA's order; none: not known (gpus.py)
 
     def first_of_each_core(self, allowed: Collection[int]) -> frozenset[int]:
         """One hardware thread, the lowest, of each core that ``allowed`` has a part in."""

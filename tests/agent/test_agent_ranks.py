@@ -50,6 +50,7 @@ def test_two_ranks_switch_at_the_same_iteration(tuner: Tuner) -> None:
         ranks = [tuner.accept(60).makefile("rwb") for _ in range(2)]
         hellos = [load(r.readline()) for r in ranks]
         assert sorted(h.rank for h in hellos) == [0, 1] and all(h.job.world_size == 2 for h in hellos)
+        assert all("gloo" in h.job.backend for h in hellos)
         plan = Plan(1, (block("b", 5, _min_settle=3), block("c", 5, _min_settle=4, amp_dtype="bfloat16"), block("b2", 5)))
         for rank in ranks:
             rank.write(dump(plan))

@@ -225,3 +225,37 @@ def test_no_collection_begins_while_a_stack_is_read() -> None:
         gc.enable()
         gc.set_threshold(*usual)
         gc.callbacks.remove(on_collection)
+
+
+PICTURES = """
+import io
+import torch
+from PIL import Image
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+class Pictures(Dataset):
+    def __init__(self):
+        self.file = io.BytesIO()
+        Image.effect_noise((600, 600), 50).save(self.file, FORMAT)
+    def __len__(self): return 4000
+    def __getitem__(self, index):
+        self.file.seek(0)
+        picture = Image.open(self.file)
+        return torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8)[:64].float(), index % 4
+if __name__ == "__main__":
+    model = nn.Linear(64, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    for x, y in DataLoader(Pictures(), batch_size=4, num_workers=WORKERS):
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("form", "workers", "share"), [("JPEG", 2, 1.0), ("PNG", 2, 0.0), ("JPEG", 0, 0.0)])
+def test_decoding_of_jpeg_is_timed_in_workers(tuner: Tuner, form: str, workers: int, share: float) -> None:
+    """The pictures are nearly all that is fetched. The training process itself is left alone."""
+    pytest.importorskip("PIL")
+    source = PICTURES.replace("FORMAT", repr(form)).replace("WORKERS", str(workers))
+    evidence = watched(tuner, source, watch_seconds=0.1)
+    assert (evidence.fetching_s > 0) == (workers > 0)
+    assert evidence.decoding_s == pytest.approx(share * evidence.fetching_s, rel=0.4)

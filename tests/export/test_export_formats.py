@@ -34,6 +34,7 @@ EVERY = {  # a value of every knob that is not the default
     "cudnn_workspace_mib": 512, "compile_mode": "max-autotune", "channels_last": True, "optimizer_impl": "fused", "intra_op_threads": 2, "micro_batch_size": 16,
     "cpu_affinity": "physical", "malloc": "jemalloc", "cuda_alloc_conf": "expandable_segments:True", "gc": "freeze", "data_staging": "shm",
     "ddp_bucket_cap_mb": 50, "gradient_as_bucket_view": True, "static_graph": True, "sdpa_backend": "cudnn",
+    "nccl": "ring-simple",
 }  # fmt: skip
 ANYWHERE = [name for name in FORMATS if name != "diff"]  # diff needs the job's source, see test_patch_diff.py
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}

@@ -73,11 +73,13 @@ PLANTED = (
     Planted("recompile", "recompile", says=("self.phase ==",)),
     Planted("optimizer_loop", "eager-optimizer", says=("fused takes",)),
     Planted("waiting_rank", "communication", ranks=2, says=("all_reduce of float32[16]", "2 ranks")),
+    Planted("padding", "padding", quick=True, costed=False, says=("tokens in the watched batches (50%)",)),
     Planted("casts", "casts", says=("float of bfloat16",)),
     Planted("pageable_copies", "transfer-not-overlapped", gpu=True, says=("not pinned",)),
     Planted("idle_device", "host-bound", gpu=True),
     Planted("small_kernels", "launch-bound", gpu=True, costed=False),
     Planted("float32_products", "no-tensor-cores", gpu=True, costed=False, placed=False),
+    Planted("wide_layers", "float8", gpu=True, costed=False, placed=False, says=("float8",)),
     Planted("odd_dimensions", "odd-dimensions", gpu=True, costed=False, placed=False, says=("50257",)),
 )
 

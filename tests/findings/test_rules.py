@@ -106,6 +106,20 @@ def test_what_was_not_watched_is_not_called_healthy(rule: str, unseen: str) -> N
     assert refusal(rule, gpu_case(seen=evidence(blind={unseen: "RuntimeError: no"}))) == "RuntimeError: no"
 
 
+def decoding(share: float, wait_s: float = 0.05) -> Evidence:
+    return evidence(phases(data=wait_s), loader={"place": place_data(), "num_workers": 16}, fetching_s=10.0, decoding_s=10.0 * share)
+
+
+def test_jpeg_that_workers_decode_while_the_gpu_waits() -> None:
+    (found,) = ask("gpu-decoding", gpu_case(seen=decoding(0.6)))
+    assert "60% of the time in which 16 workers" in found.evidence and "(34%)" in found.evidence
+    assert found.cost_s is None and found.place.line == 41
+    assert ask("gpu-decoding", gpu_case(seen=decoding(0.3))) == [], "there is more to fetching than decoding"
+    assert ask("gpu-decoding", gpu_case(seen=decoding(0.6, wait_s=0.001))) == [], "nobody waits"
+    assert "CPU" in refusal("gpu-decoding", case(seen=decoding(0.6)))
+    assert "no worker" in refusal("gpu-decoding", gpu_case())
+
+
 # ---------------------------------------------------------------- launch-bound, host-bound
 
 
@@ -243,6 +257,40 @@ def test_odd_dimensions_under_half_precision() -> None:
     assert ask("odd-dimensions", gpu_case(side=replace(product(), config=half))) == []
     assert "float32" in refusal("odd-dimensions", gpu_case(side=product(shapes="[512, 1021] [1021, 50257]")))
     assert "CPU" in refusal("odd-dimensions", case(side=odd))
+
+
+def wide(shapes: str = "[16384, 4096] [4096, 4096]", config: dict[str, Any] | None = None) -> Side:
+    return replace(product("c10::BFloat16 c10::BFloat16", shapes), config={"amp_dtype": "bfloat16"} if config is None else config)
+
+
+def test_products_that_float8_would_speed_up() -> None:
+    (found,) = ask("float8", gpu_case(side=wide()))
+    assert found.cost_s is None and "(50%)" in found.evidence and "torchao" in found.advice
+    with_bias = wide("[4096] [16384, 4096] [4096, 4096]")
+    assert ask("float8", gpu_case(side=with_bias))
+
+
+@pytest.mark.parametrize("about", [
+    gpu_case(side=wide("[16384, 1600] [1600, 6400]")),  # no wider than what was reported to gain nothing
+    gpu_case(side=wide("[64, 4096, 4096] [64, 4096, 4096]")),  # attention's own
+    gpu_case(side=replace(wide(), idle_share=0.3)),  # 35 % of an iteration
+])  # fmt: skip
+def test_products_too_small_or_too_few_for_float8(about: Case) -> None:
+    assert ask("float8", about) == []
+
+
+def test_float8_is_for_hopper_and_comes_after_16_bits() -> None:
+    assert "CPU" in refusal("float8", case(side=wide()))
+    assert "older than Hopper" in refusal("float8", gpu_case(side=wide(), machine=gpu_machine(compute_capability=(8, 0))))
+    assert "bfloat16 comes first" in refusal("float8", gpu_case(side=wide(config={})))
+
+
+def test_padding_is_told_from_the_masks_of_the_batches() -> None:
+    (found,) = ask("padding", case(seen=evidence(padding=(3_000, 10_000))))
+    assert "3,000 of 10,000" in found.evidence and "(30%)" in found.evidence
+    assert found.cost_s is None and found.place.line == 41
+    assert ask("padding", case(seen=evidence(padding=(2_400, 10_000)))) == []
+    assert "attention_mask" in refusal("padding", case())
 
 
 # ---------------------------------------------------------------- compiling

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from machines import ATTENDING, CPU, CUDA, CUDA_JOB, DDP_JOB, FULL_JOB, JOB, PLAIN_JOB, SURVEYED, UNUSED_JOB
+from machines import ATTENDING, CPU, CUDA, CUDA_JOB, DDP_JOB, FULL_JOB, JOB, NCCL_JOB, PLAIN_JOB, SURVEYED, UNUSED_JOB
 
 from autotune_spaces.base import Value
 from autotune_spaces.facts import JobFacts, Machine
@@ -48,4 +48,5 @@ SETTINGS: dict[str, Settings] = {
     "ddp_bucket_cap_mb": Settings("unset", 50, (0, "big", 1.5, True), CPU, DDP_JOB),
     "gradient_as_bucket_view": Settings(False, True, (1, "yes"), CPU, DDP_JOB),
     "static_graph": Settings(False, True, (1, "on"), CPU, UNUSED_JOB),
+    "nccl": Settings("default", "ring", ("Ring", True, 1), CUDA, NCCL_JOB),
 }

@@ -40,6 +40,7 @@ CUDA_JOB = dataclasses.replace(JOB, device="cuda")
 FULL_JOB = dataclasses.replace(CUDA_JOB, device_memory_share=0.95)
 DDP = DdpFacts("train.py:9", gradients_mib=30.0)
 DDP_JOB = dataclasses.replace(JOB, world_size=2, ddp=(DDP,))
+NCCL_JOB = dataclasses.replace(DDP_JOB, device="cuda", backend="cpu:gloo,cuda:nccl")
 UNUSED_JOB = dataclasses.replace(JOB, world_size=2, ddp=(dataclasses.replace(DDP, find_unused_parameters=True),))
 
 

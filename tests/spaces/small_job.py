@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from autotune_spaces.glibc import Heap
 
+FROZEN = gc.get_freeze_count()  # from Python 3.12 on the interpreter itself begins with some
 OWN_THRESHOLDS = gc.get_threshold()
 OWN_LOADER = {
     "num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "pin_memory": False, "batch_size": 8, "in_order": True,
@@ -154,7 +155,7 @@ class SmallJob:
             "groups": [{k: v for k, v in g.items() if k != "params"} for g in self._groups()],
             "threads": torch.get_num_threads(),
             "precision": torch.get_float32_matmul_precision(),
-            "gc": (gc.get_threshold(), gc.get_freeze_count() > 0),
+            "gc": (gc.get_threshold(), gc.get_freeze_count() > FROZEN),
             "retaining": self.heap.retaining,
             "benchmark": torch.backends.cudnn.benchmark,
         }

@@ -22,6 +22,7 @@ from autotune_trials.agent.facts import job_facts
 from autotune_trials.agent.loop import Agent
 from autotune_trials.protocol import SessionConfig
 
+FROZEN = gc.get_freeze_count()  # from Python 3.12 on the interpreter itself begins with some
 torch.set_num_threads(2)
 agent = Agent(torch, SessionConfig(mode="live", directory=sys.argv[1], warmup_steps=10**9))
 agent.install()
@@ -79,7 +80,7 @@ def state() -> dict[str, Any]:
         "precision": torch.get_float32_matmul_precision(),
         "attention": (torch.backends.cuda.flash_sdp_enabled(), torch._C._get_sdp_priority_order()),
         "non_blocking": agent.live.non_blocking,
-        "gc": (gc.get_threshold(), gc.get_freeze_count() > 0),
+        "gc": (gc.get_threshold(), gc.get_freeze_count() > FROZEN),
         "retaining": agent.live.heap.retaining,
         "mode": agent.live.entries[0]._mode,
     }

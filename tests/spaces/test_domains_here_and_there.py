@@ -219,6 +219,18 @@ def test_cuda_graphs_are_out_where_gradients_are_accumulated() -> None:
     assert "max-autotune" in values("compile_mode", what=job(backwards_per_step=4.0)), "a CPU has no CUDA graphs"
 
 
+def test_cuda_graphs_and_cudas_own_allocator_are_not_tried_together() -> None:
+    """torch's graphs save the state of their memory pool, and raise where that is not torch's own allocator."""
+    chosen = job(CUDA_JOB, own_settings={"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
+    assert values("compile_mode", CUDA, chosen) == ("off", "default", "max-autotune-no-cudagraphs")
+    assert "cudaMallocAsync" in out("compile_mode", CUDA, chosen, values=["reduce-overhead"])
+    knob, own = get("cuda_alloc_conf"), {"compile_mode": "off"}
+    for mode, other in (("reduce-overhead", False), ("default", True)):
+        assert knob.active({"compile_mode": mode, "cuda_alloc_conf": "backend:cudaMallocAsync"}, own) is other
+        assert knob.active({"compile_mode": mode, "cuda_alloc_conf": "expandable_segments:True"}, own)
+    assert not knob.active({"cuda_alloc_conf": "backend:cudaMallocAsync"}, {"compile_mode": "max-autotune"})
+
+
 def test_attention_kernels() -> None:
     def on_cuda(*kernels: str, **changes: Any) -> JobFacts:
         return job(ATTENDING, device="cuda", attention=kernels, **changes)

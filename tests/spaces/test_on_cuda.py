@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+from machines import CUDA_JOB
 from small_job import SmallJob
 
+from autotune_spaces import gpus
 from autotune_spaces.knobs import create, get
 from autotune_spaces.machine import probe
 
@@ -142,3 +145,43 @@ print(torch.cuda.max_memory_reserved() // 2**20)
     if free == capped:
         pytest.skip(f"cuDNN {torch.backends.cudnn.version()} reserves {free} MiB with a cap of 64 MiB and without")
     assert capped < free
+
+
+def test_the_gpus_are_those_that_torch_sees_in_its_order() -> None:
+    """cpu_affinity has to tell them before torch is imported."""
+    if not gpus.DRIVER.is_dir():
+        pytest.skip(f"no {gpus.DRIVER}: gpu-node is withdrawn here")
+    slots = [gpus.slot_of(torch.cuda.get_device_properties(i)) for i in range(torch.cuda.device_count())]
+    assert gpus.visible(os.environ) == slots
+
+
+SUMS = """
+import os, torch, torch.distributed as dist
+from autotune_spaces.knobs import get
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
+x = torch.full((1 << 20,), rank + 1.0, device="cuda")
+dist.all_reduce(x)
+assert (x == 3.0).all()
+dist.broadcast(x, 0)
+parts = [torch.empty_like(x) for _ in range(2)]
+dist.all_gather(parts, x)
+torch.cuda.synchronize()
+assert get("nccl").effect(None, os.environ["VALUE"]) is None
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("value", ["default", "ring", "ring-simple", "no-nvls", "tree"])
+def test_every_collective_works_with_the_sums_asked_for(value: str, tmp_path: Path) -> None:
+    knob, machine = get("nccl"), probe()
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    if why := knob.unusable(value, machine, CUDA_JOB):
+        pytest.skip(why)
+    (tmp_path / "sums.py").write_text(SUMS)
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(tmp_path / "sums.py")]
+    env = {**os.environ, **knob.environment(value), "VALUE": value, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

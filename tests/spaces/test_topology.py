@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from machines import CPU, JOB, SURVEYED, job, machine
 
+from autotune_spaces import gpus
 from autotune_spaces.base import Withdrawn
 from autotune_spaces.facts import JobFacts
 from autotune_spaces.knobs import create, get
@@ -142,3 +147,129 @@ def test_the_survey_is_what_the_domain_reads() -> None:
     one = str(min(os.sched_getaffinity(0)))
     if own != one:
         assert create("cpu_affinity", None, [one]).domain(CPU, facts).values == ("all", one)
+
+
+# ---------------------------------------------------------------- gpu-node
+
+SLOTS = ("0000:19:00.0", "0000:3b:00.0", "0001:0a:00.0")
+
+
+def with_gpus(root: Path, nodes: dict[int, str], of_gpus: list[int], elsewhere: int = -1) -> Path:
+    """A machine's NUMA ``nodes`` and GPUs, with the node of each; ``elsewhere``: a GPU given to another container."""
+    tree(root / "sys", [], list(nodes.values()))
+    (root / "dev").mkdir()
+    for index, (slot, node) in enumerate(zip(SLOTS, of_gpus, strict=False)):
+        (root / "driver" / slot).mkdir(parents=True)
+        text = f"Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-{index}abc-{index}\nDevice Minor: \t {index}\n"
+        (root / "driver" / slot / "information").write_text(text)
+        (root / "pci" / slot).mkdir(parents=True)
+        (root / "pci" / slot / "numa_node").write_text(f"{node}\n")
+        (root / "pci" / slot / "local_cpulist").write_text(nodes.get(node, ",".join(nodes.values())) + "\n")
+        if index != elsewhere:
+            (root / "dev" / f"nvidia{index}").touch()
+    return root
+
+
+def look_at(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, folder in (("DRIVER", "driver"), ("PCI", "pci"), ("DEVICE_FILES", "dev")):
+        monkeypatch.setattr(gpus, name, root / folder)
+
+
+TWO_NODES = {0: "0-3", 1: "4-7"}
+
+
+def on_gpus(root: Path, cpus: str, **changes: object) -> JobFacts:
+    facts = surveyed(root / "sys", cpus, device="cuda", **changes)
+    facts.surveys["cpu_affinity"]["gpus"] = [as_list(near) for near in gpus.near_gpus({})]
+    return facts
+
+
+def test_gpus_are_found_in_the_order_that_cuda_shows_them_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    look_at(with_gpus(tmp_path, TWO_NODES, [1, 0, -1]), monkeypatch)
+    first, second = parse_list("0-3"), parse_list("4-7")
+    assert gpus.visible({}) == list(SLOTS)
+    assert gpus.near_gpus({}) == (second, first, frozenset()), "of the last one the firmware does not say"
+    assert gpus.near_gpus({"CUDA_VISIBLE_DEVICES": "1, 0"}) == (first, second)
+    assert gpus.near_gpus({"CUDA_VISIBLE_DEVICES": "GPU-1abc,GPU-0"}) == (first, second)
+    assert gpus.near_gpus({"CUDA_VISIBLE_DEVICES": "1,7,0"}) == (first,), "CUDA stops at what it does not know"
+    for none in ("", "-1", "MIG-5fd4", "NoDevFiles"):
+        assert gpus.near_gpus({"CUDA_VISIBLE_DEVICES": none}) == ()
+
+
+def test_gpus_of_other_containers_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    look_at(with_gpus(tmp_path, TWO_NODES, [0, 1], elsewhere=0), monkeypatch)
+    assert gpus.visible({}) == [SLOTS[1]]
+    monkeypatch.setattr(gpus, "DRIVER", tmp_path / "none")
+    assert gpus.near_gpus({}) == ()
+
+
+def test_the_gpus_node_takes_the_place_of_all_the_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    look_at(with_gpus(tmp_path, TWO_NODES, [1, 0]), monkeypatch)
+    assert values(on_gpus(tmp_path, "0-7")) == ("all", "gpu-node", "spare-1")
+    assert values(on_gpus(tmp_path, "0-7", world_size=2)) == ("all", "gpu-node")
+    found = dataclasses.replace(read(tmp_path / "sys"), gpus=gpus.near_gpus({}))
+    cpus = [cpus_of("gpu-node", found, parse_list("0-6"), {"LOCAL_RANK": str(rank)}) for rank in range(2)]
+    assert list(map(as_list, cpus)) == ["4-6", "0-3"]
+
+
+def test_a_gpu_whose_node_does_not_matter_or_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    look_at(with_gpus(tmp_path / "unknown", TWO_NODES, [0, -1]), monkeypatch)
+    unknown = on_gpus(tmp_path / "unknown", "0-7")
+    assert values(unknown) == ("all", "node-0", "node-1", "spare-1")
+    with pytest.raises(Withdrawn, match="does not say which NUMA node"):
+        values(unknown, values=["gpu-node"])
+    look_at(with_gpus(tmp_path / "one", {0: "0-7"}, [0]), monkeypatch)
+    with pytest.raises(Withdrawn, match="all on one NUMA node"):
+        values(on_gpus(tmp_path / "one", "0-7"), values=["gpu-node"])
+    with pytest.raises(Withdrawn, match="trains on cpu"):
+        values(SURVEYED, values=["gpu-node"])
+
+
+BOUND = """
+import json, os, sys
+from pathlib import Path
+from autotune_spaces import gpus, topology
+from autotune_spaces.knobs import at_start
+root = Path(sys.argv[1])
+gpus.DRIVER, gpus.PCI, gpus.DEVICE_FILES = root / "driver", root / "pci", root / "dev"
+at_start(os.environ)
+import torch
+print(json.dumps([sorted(os.sched_getaffinity(0)), torch.get_num_threads()]))
+"""
+
+
+def test_each_rank_runs_on_the_node_of_its_gpu(tmp_path: Path) -> None:
+    own = sorted(os.sched_getaffinity(0))
+    if len(own) < 2:
+        pytest.skip("one CPU cannot be two nodes")
+    root = with_gpus(tmp_path, {0: str(own[0]), 1: str(own[1])}, [1, 0])
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **get("cpu_affinity").environment("gpu-node")}
+    environ.pop("OMP_NUM_THREADS", None)
+
+    def bound(**more: str) -> list[object]:
+        words = [sys.executable, "-c", BOUND, str(root)]
+        done = subprocess.run(words, env={**environ, **more}, capture_output=True, text=True, check=True)
+        return list(json.loads(done.stdout))
+
+    assert bound(LOCAL_RANK="0") == [[own[1]], 1], "torch counts the cores it was left with"
+    assert bound(LOCAL_RANK="1") == [[own[0]], 1]
+    assert bound(LOCAL_RANK="1", CUDA_VISIBLE_DEVICES="0") == [[own[1]], 1], "a rank that is shown its own GPU only"
+    assert bound() == [[own[1]], 1], "a job of one process is taken to use the first"
+
+
+def test_a_rank_that_trains_on_another_gpu_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stands in for torch.cuda: which PCI slot the GPU trained on has, which only a device tells."""
+    own = sorted(os.sched_getaffinity(0))
+    if len(own) < 2:
+        pytest.skip("one CPU cannot be two nodes")
+    look_at(with_gpus(tmp_path, {0: str(own[0]), 1: ",".join(map(str, own[1:]))}, [0, 1]), monkeypatch)
+    monkeypatch.setenv("AUTOTUNE_OWN_CPUS", as_list(own))
+    slots = [SimpleNamespace(pci_domain_id=0, pci_bus_id=bus, pci_device_id=0) for bus in (0x19, 0x3B)]
+    torch = SimpleNamespace(cuda=SimpleNamespace(get_device_properties=lambda index: slots[index]))
+    try:
+        os.sched_setaffinity(0, own[:1])
+        assert get("cpu_affinity").effect(SimpleNamespace(torch=torch, cuda=0), "gpu-node") is None
+        told = get("cpu_affinity").effect(SimpleNamespace(torch=torch, cuda=1), "gpu-node")
+    finally:
+        os.sched_setaffinity(0, own)
+    assert told is not None and SLOTS[1] in told

@@ -112,3 +112,6 @@ class Evidence:
     interrupted: tuple[int, ...] = ()  # indexes of iterations in which the job evaluated
     governors: tuple[str, ...] = ()  # frequency governors of the CPUs this process may use; () where there is no cpufreq
     compiled: bool = False  # something of the job runs through torch.compile
+    fetching_s: float = 0.0  # that workers took to fetch batches, in all; 0 without workers
+    decoding_s: float = 0.0  # of it: PIL decoding JPEG pictures
+    padding: tuple[int, int] = (0, 0)  # padded and all tokens of the batches, by their attention_mask

@@ -41,6 +41,7 @@ _KNOBS: dict[str, str] = {  # name -> class, in the module of the knob's name
     "ddp_bucket_cap_mb": "DdpBucketCapMb",
     "gradient_as_bucket_view": "GradientAsBucketView",
     "static_graph": "StaticGraph",
+    "nccl": "Nccl",
 }
 
 

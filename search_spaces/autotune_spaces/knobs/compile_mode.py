@@ -55,10 +55,17 @@ class CompileMode(Knob):
             return "reduce-overhead is the same as default without CUDA graphs"
         if value == "max-autotune-no-cudagraphs" and job.device != "cuda":
             return f"on {job.device} max-autotune uses no CUDA graphs either"
-        if value in CUDA_GRAPHS and job.device == "cuda" and job.backwards_per_step > 1:
+        if value not in CUDA_GRAPHS or job.device != "cuda":
+            return None
+        if job.backwards_per_step > 1:
             return (
                 f"{value} replays CUDA graphs, which overwrite gradients that are still being accumulated "
                 f"(the job goes backward {job.backwards_per_step:g} times a step)"
+            )
+        if any("cudaMallocAsync" in text for text in job.own_settings.values()):
+            return (
+                f"{value} replays CUDA graphs, for which torch needs its own allocator, "
+                "and the job has chosen cudaMallocAsync"
             )
         return None
 

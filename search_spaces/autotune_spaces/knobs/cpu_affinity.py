@@ -6,15 +6,18 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from autotune_spaces.base import Card, Domain, Knob, LiveJob, Numerics, Scope, Start, Value, Withdrawn
 from autotune_spaces.facts import JobFacts, Machine
+from autotune_spaces.gpus import near, near_gpus, slot_of
 from autotune_spaces.topology import Topology, as_list, parse_list, read
 
 VARIABLE = "AUTOTUNE_KNOB_CPU_AFFINITY"
 OWN_VARIABLE = "AUTOTUNE_OWN_CPUS"  # what the first Python process of the command might run on, for those that it starts
 NODE = re.compile(r"node-(\d+)")
+WORDS = ("all", "physical", "gpu-node", "node-per-rank", "spare-1")
 FEWEST_TO_SPARE = 4  # CPUs; of fewer, one is too much to take from training
 PINNING = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES")  # OpenMP then binds each thread by itself
 SPAWNED = "--multiprocessing-fork"  # in the arguments of a process that multiprocessing has spawned
@@ -30,13 +33,15 @@ class CpuAffinity(Knob):
     scope = Scope.PROCESS
     numerics = Numerics.ROUNDING  # on fewer cores torch takes fewer threads, unless the job says how many
     ordered = False
-    range = "all, physical, node-0 …, node-per-rank, spare-1, or CPUs such as 0-3,8"
+    range = "all, physical, gpu-node (CUDA), node-0 …, node-per-rank, spare-1, or CPUs such as 0-3,8"
     card = Card(
         what="The cores that the job may run on. physical takes one hardware thread of each core, node-N the cores of one NUMA node, "
+        "gpu-node gives each rank the node that its GPU's PCI slot is on (rank N is taken to use the N-th GPU it sees), "
         "node-per-rank spreads the ranks of this machine over its nodes in the order of LOCAL_RANK, and spare-1 leaves the last core free "
         "of training, for DataLoader workers. Where the job does not set its number of threads, it follows.",
-        when_it_helps="Several NUMA nodes, since memory of another node is slower; two hardware threads a core, which get into each "
-        "other's way in large products; workers that are kept waiting for a core.",
+        when_it_helps="Several NUMA nodes, since memory of another node is slower, and a copy to a GPU of another node crosses the link "
+        "between them; two hardware threads a core, which get into each "
+        "other's way in large products; workers that are kept waiting for a core. 'torchrun --numa-binding=node' does the same as gpu-node.",
         when_it_does_not="One node and one hardware thread a core: then there is nothing to choose. GPU training that hardly uses the CPU. "
         "DataLoader workers keep to the same cores, except under spare-1, where they may use all of them.",
         changes_loss="Not by itself. Where the number of threads follows, sums are split at other places and round differently. It is checked.",
@@ -68,6 +73,8 @@ class CpuAffinity(Knob):
         topology, own = _seen(job)
         if value == "node-per-rank":
             return None if len(topology.nodes_of(own)) > 1 else "there are no NUMA nodes to spread ranks over"
+        if value == "gpu-node":
+            return _no_gpu_node(topology, own, job)
         wanted = cpus_of(str(value), topology, own, {}) if own else None
         if wanted:
             return None
@@ -77,18 +84,18 @@ class CpuAffinity(Knob):
         return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
     def check_value(self, value: Value) -> str | None:
-        if value in ("all", "physical", "node-per-rank", "spare-1") or (isinstance(value, str) and NODE.fullmatch(value)):
+        if value in WORDS or (isinstance(value, str) and NODE.fullmatch(value)):
             return None
         try:
             if isinstance(value, str) and parse_list(value):
                 return None
         except ValueError:
             pass
-        return f"{value!r} is neither all, physical, node-N, node-per-rank, spare-1 nor a list of CPUs such as 0-3,8"
+        return f"{value!r} is neither {', '.join(WORDS)}, node-N nor a list of CPUs such as 0-3,8"
 
     def survey(self, start: Start) -> Any:
-        topology = read()
-        return {"cores": [as_list(core) for core in topology.cores], "nodes": [as_list(node) for node in topology.nodes]}
+        found = replace(read(), gpus=near_gpus(start.env))
+        return {name: [as_list(cpus) for cpus in getattr(found, name)] for name in ("cores", "nodes", "gpus")}
 
     def environment(self, value: Value) -> dict[str, str]:
         return {VARIABLE: str(value)}
@@ -98,7 +105,7 @@ class CpuAffinity(Knob):
         if not value or self.check_value(value):
             return
         os.environ[OWN_VARIABLE] = as_list(own)
-        wanted = cpus_of(value, read(), own, environ)
+        wanted = cpus_of(value, _here(value, environ), own, environ)
         if value == "spare-1":
             if SPAWNED in sys.orig_argv:
                 wanted = own
@@ -110,10 +117,12 @@ class CpuAffinity(Knob):
         now, own = frozenset(os.sched_getaffinity(0)), parse_list(os.environ.get(OWN_VARIABLE, ""))
         if value == "node-per-rank" and "LOCAL_RANK" not in os.environ:
             return "LOCAL_RANK was not set when this rank started, so its node is not known"
-        wanted = cpus_of(str(value), read(), own, os.environ) if own else frozenset()
+        wanted = cpus_of(str(value), _here(value, os.environ), own, os.environ) if own else frozenset()
         if not wanted or wanted == own:
             return f"the job may run on {as_list(own or now)} anyway" if value != "all" else None
-        return None if now == wanted else f"the job runs on {as_list(now)} and not on {as_list(wanted)}: it chooses its cores itself"
+        if now != wanted:
+            return f"the job runs on {as_list(now)} and not on {as_list(wanted)}: it chooses its cores itself"
+        return _beside_another_gpu(live, now) if value == "gpu-node" else None
 
     def snippet(self, value: Value) -> str:
         if value == "all":
@@ -122,6 +131,9 @@ class CpuAffinity(Knob):
         if value == "node-per-rank":
             nodes = [_set(node) for node in topology.nodes_of(own)] or [_set(own)]
             where = f'[{", ".join(nodes)}][int(os.environ["LOCAL_RANK"]) * {len(nodes)} // int(os.environ["LOCAL_WORLD_SIZE"])]'
+        elif value == "gpu-node":
+            gpus = [_set(cpus & own or own) for cpus in near_gpus(os.environ)] or [_set(own)]
+            where = f'[{", ".join(gpus)}][int(os.environ.get("LOCAL_RANK", 0))]'
         elif str(value)[0].isdigit():
             where = _set(parse_list(str(value)))
         else:
@@ -140,6 +152,8 @@ def cpus_of(value: str, topology: Topology, own: frozenset[int], environ: Mappin
         return own - {max(own)} if len(own) > 1 else frozenset()
     if value == "node-per-rank":
         return _node_of_rank(nodes, environ)
+    if value == "gpu-node":
+        return _node_of_gpu(topology.gpus, environ) & own
     if found := NODE.fullmatch(value):
         return topology.nodes[int(found[1])] & own if int(found[1]) < len(topology.nodes) else frozenset()
     return parse_list(value) & own
@@ -153,10 +167,39 @@ def _node_of_rank(nodes: Sequence[frozenset[int]], environ: Mapping[str, str]) -
     return nodes[int(rank) * len(nodes) // max(int(ranks), int(rank) + 1)]
 
 
+def _node_of_gpu(gpus: Sequence[frozenset[int]], environ: Mapping[str, str]) -> frozenset[int]:
+    """Of the GPU with the rank's number; where each rank sees only its own, of that."""
+    rank = environ.get("LOCAL_RANK", "")
+    return gpus[(int(rank) if rank.isdigit() else 0) % len(gpus)] if gpus else frozenset()
+
+
+def _no_gpu_node(topology: Topology, own: frozenset[int], job: JobFacts) -> str | None:
+    """Why no rank can be bound to its GPU's node, or None."""
+    if job.device != "cuda":
+        return f"gpu-node is for CUDA, and the job trains on {job.device}"
+    if len(topology.nodes_of(own)) < 2:
+        return "the CPUs that the job may run on are all on one NUMA node"
+    if not topology.gpus or not all(cpus & own for cpus in topology.gpus):
+        return "the system does not say which NUMA node the GPU is on, or the job may run on no CPU of it"
+    return None
+
+
+def _beside_another_gpu(live: LiveJob, now: frozenset[int]) -> str | None:
+    """Why ``now`` is not on the node of the GPU that the rank trains on, as torch names it; None if it is, or nobody knows."""
+    slot = slot_of(live.torch.cuda.get_device_properties(live.cuda))
+    wanted = near(slot) if slot else frozenset()
+    if not wanted or now <= wanted:
+        return None
+    return f"the job runs on {as_list(now)}, but its GPU ({slot}) is on the node of {as_list(wanted)}"
+
+
 def _choices(topology: Topology, own: frozenset[int], machine: Machine, job: JobFacts) -> list[str]:
     """What differs from ``own`` on this machine and makes sense for this job."""
     found = ["physical"] if len(topology.first_of_each_core(own)) < len(own) else []
     nodes = [index for index, node in enumerate(topology.nodes) if node & own]
+    beside_gpu = _no_gpu_node(topology, own, job) is None  # then no other node is worth a trial
+    if beside_gpu:
+        found, nodes = [*found, "gpu-node"], []
     if job.world_size > 1:
         return found + (["node-per-rank"] if len(nodes) > 1 else [])
     found += [f"node-{index}" for index in nodes] if len(nodes) > 1 else []
@@ -167,9 +210,14 @@ def _choices(topology: Topology, own: frozenset[int], machine: Machine, job: Job
 def _seen(job: JobFacts) -> tuple[Topology, frozenset[int]]:
     """The machine as it was surveyed, and what the unchanged job might run on."""
     survey = job.surveys.get(CpuAffinity.name) or {}
-    topology = Topology(tuple(map(parse_list, survey.get("cores", ()))), tuple(map(parse_list, survey.get("nodes", ()))))
+    topology = Topology(*(tuple(map(parse_list, survey.get(name, ()))) for name in ("cores", "nodes", "gpus")))
     own = parse_list(job.own_settings.get("cpus", ""))
     return topology, own or frozenset(cpu for core in topology.cores for cpu in core)
+
+
+def _here(value: Value, environ: Mapping[str, str]) -> Topology:
+    """This machine; of its GPUs only where ``value`` asks for them."""
+    return replace(read(), gpus=near_gpus(environ)) if value == "gpu-node" else read()
 
 
 def _set(cpus: frozenset[int]) -> str:

@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Scratch, Start, Value
+from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, Scratch, Start, Value
 from autotune_spaces.domains import need_cuda
 from autotune_spaces.facts import JobFacts, Machine
+from autotune_spaces.knobs.compile_mode import CUDA_GRAPHS
 
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the second is the older name; torch reads the first it finds
 TRIED = ("expandable_segments:True", "backend:cudaMallocAsync")
@@ -46,6 +47,11 @@ class CudaAllocConf(Knob):
         if "cudaMallocAsync" in str(value) and not machine.cuda_version:
             return "backend:cudaMallocAsync is CUDA's own pool, and this torch is not built for CUDA"
         return None
+
+    def active(self, config: Config, defaults: Config) -> bool:
+        """CUDA graphs need what torch has for its own allocator only: pools whose state can be saved (getCheckpointState)."""
+        graphs = config.get("compile_mode", defaults.get("compile_mode")) in CUDA_GRAPHS
+        return not (graphs and "cudaMallocAsync" in str(config.get(self.name, "")))
 
     def check_value(self, value: Value) -> str | None:
         if value == "unset" or (isinstance(value, str) and SETTING.sub("", value).replace(",", "") == "" and _settings(value)):

@@ -24,8 +24,9 @@ class CudnnWorkspaceMib(Knob):
         "fastest algorithm needs.",
         when_it_helps=f"Large convolutions, 3-D ones above all, on a device that is nearly full: it is tried where the job reserves "
         f"{SHORT:.0%} of the memory or more. What comes free may go into a larger batch.",
-        when_it_does_not="Where memory is free: a cap admits no algorithm that unset does not. And perhaps nowhere with cuDNN 9: torch's "
-        "documentation names the variable, NVIDIA's does not, and cuDNN's libraries hold the names of none of theirs as text. To check, "
+        when_it_does_not="Where memory is free: a cap admits no algorithm that unset does not. torch's documentation names the "
+        "variable (CUDNN_CONV_WSCAP_DBG), NVIDIA's does not. cuDNN 9 asks for it when it is loaded (seen with 9.19); that it keeps "
+        "to it has not been seen yet. To check on your GPU, "
         "run one large Conv3d in two processes, with 64 and without, and compare torch.cuda.max_memory_reserved().",
         changes_loss="Another algorithm may be picked, which rounds differently. It is checked.",
         source="https://docs.pytorch.org/docs/stable/cuda_environment_variables.html",

@@ -31,6 +31,14 @@ def world_size(torch: Any) -> int:
     return _number(os.environ.get("WORLD_SIZE"), 1)
 
 
+def backend(torch: Any) -> str:
+    """What the ranks talk through, "" for one process."""
+    distributed = torch.distributed
+    if world_size(torch) < 2 or not (distributed.is_available() and distributed.is_initialized()):
+        return ""
+    return str(distributed.get_backend_config())
+
+
 def startup_s() -> float:
     """Seconds since this process was started."""
     try:
@@ -63,6 +71,7 @@ def job_facts(agent: Any) -> JobFacts:
         backwards_per_step=_backwards_per_step(agent),
         manual=agent.manual,
         world_size=world_size(torch),
+        backend=backend(torch),
         samples_per_step=agent.samples.total / agent.iterations if counted else 1.0,
         sample_unit="samples" if counted else "iterations",
         compares_samples=agent.compares_samples,

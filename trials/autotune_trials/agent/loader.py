@@ -86,6 +86,7 @@ class LoaderHooks:
         self.metering: ReaderMeter | None = None  # of the source that is being built
         self._meters: dict[str, ReaderMeter] = {}  # by the key of a family
         self._meters_wanted = config.mode in ("live", "profile")
+        self._watched = config.mode == "profile"
         self._training_iterator: Any = lambda: None
         self._rival: tuple[str, int] = ("", 0)
         self._doubts = 0  # batches in a row that met an evaluation before backward
@@ -147,7 +148,7 @@ class LoaderHooks:
             return None
         try:
             if state.key not in self._meters:
-                self._meters[state.key] = ReaderMeter()
+                self._meters[state.key] = ReaderMeter(decoding=self._watched)
             return self._meters[state.key]
         except OSError:
             return None

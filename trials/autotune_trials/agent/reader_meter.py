@@ -13,8 +13,10 @@ About 4 µs a fetch, and of fetches below a millisecond only every eighth is loo
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
+import sys
 import threading
 from collections.abc import Callable
 from time import perf_counter, thread_time
@@ -23,7 +25,7 @@ from typing import Any, NamedTuple
 ROWS = 257  # the training process and workers 0 to 255; further ones are not timed
 QUICK_S = 1e-3  # a fetch this quick …
 SKIPPED = 7  # … is followed by so many that are not looked at
-_WIDTH = 4
+_WIDTH = 5
 
 
 class Spent(NamedTuple):
@@ -33,6 +35,7 @@ class Spent(NamedTuple):
     queued_s: float = 0.0  # ready to run, while others had the CPUs
     wall_s: float = 0.0
     fetches: float = 0.0
+    decoding_s: float = 0.0  # of JPEG pictures by PIL in workers, where that is asked for
 
     def since(self, before: Spent) -> Spent:
         return Spent(*(now - then for now, then in zip(self, before, strict=True)))
@@ -41,14 +44,19 @@ class Spent(NamedTuple):
 class ReaderMeter:
     """Of one DataLoader; those that are built anew for every epoch share one."""
 
-    def __init__(self) -> None:
+    def __init__(self, decoding: bool = False) -> None:
+        """``decoding``: workers time how long PIL decodes, too."""
+        self._decoding = decoding
         self._cells = memoryview(mmap.mmap(-1, ROWS * _WIDTH * 8)).cast("d")  # anonymous and shared: it outlives a fork
 
     def attach(self, fetcher: Any, worker_info: Any) -> None:
         """Time ``fetcher``, which this process has just made; ``worker_info``: torch's, None in the training process."""
         row = 0 if worker_info is None else 1 + int(worker_info.id)
-        if row < ROWS:
-            fetcher.fetch = self._timed(fetcher.fetch, row * _WIDTH)
+        if row >= ROWS:
+            return
+        fetcher.fetch = self._timed(fetcher.fetch, row * _WIDTH)
+        if self._decoding and worker_info is not None and "PIL" in sys.modules:
+            self._time_decoding(row * _WIDTH + 4)
 
     def _timed(self, fetch: Callable[[Any], Any], at: int) -> Callable[[Any], Any]:
         cells, skip = self._cells, 0
@@ -69,6 +77,24 @@ class ReaderMeter:
             return batch
 
         return timed_fetch
+
+    def _time_decoding(self, at: int) -> None:
+        """In this worker, which ends with its source: PIL reads a picture's pixels in ``load``, at first use."""
+        from PIL.ImageFile import ImageFile
+
+        kind: Any = ImageFile
+        cells, load = self._cells, kind.load
+
+        @functools.wraps(load)
+        def timed_load(picture: Any) -> Any:
+            began = perf_counter()
+            try:
+                return load(picture)
+            finally:
+                if picture.format == "JPEG":
+                    cells[at] += perf_counter() - began
+
+        kind.load = timed_load
 
     def spent(self) -> Spent:
         """So far."""

@@ -11,14 +11,18 @@ from autotune_trials.agent.watching.all_calls import AllCalls
 from autotune_trials.agent.watching.compiles import CompileObserver
 from autotune_trials.agent.watching.iterations import IterationObserver
 from autotune_trials.agent.watching.observer import Observer
+from autotune_trials.agent.watching.padding import PaddingObserver
 from autotune_trials.agent.watching.pauses import PauseObserver
 from autotune_trials.agent.watching.places import Places
+from autotune_trials.agent.watching.reading import ReadingObserver
 from autotune_trials.agent.watching.sampler import SamplerObserver
 from autotune_trials.agent.watching.standing import StandingObserver
 from autotune_trials.evidence import Evidence
 
 OBSERVERS: tuple[type[Observer], ...] = (  # begun in this order, ended in reverse
     StandingObserver,
+    PaddingObserver,  # reads its counts when AllCalls no longer watches such reading
+    ReadingObserver,
     CompileObserver,
     AllCalls,
     PauseObserver,

@@ -1,0 +1,83 @@
+"""How NCCL forms sums over several GPUs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value, Withdrawn
+from autotune_spaces.domains import need_cuda, one_of
+from autotune_spaces.facts import JobFacts, Machine
+
+VARIABLES = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE")
+SETTINGS = {
+    "default": {},
+    "ring": {"NCCL_ALGO": "Ring"},
+    "ring-simple": {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"},
+    "no-nvls": {"NCCL_NVLS_ENABLE": "0"},
+    "tree": {"NCCL_ALGO": "allreduce:tree"},  # nothing else has a tree
+}
+NVLS_CAPABILITY = (9, 0)  # Hopper: the first GPUs whose NVSwitch can add
+BY_COLLECTIVE = (2, 24)  # first NCCL that takes an algorithm for one collective alone
+
+
+class Nccl(Knob):
+    name = "nccl"
+    scope = Scope.PROCESS
+    numerics = Numerics.ROUNDING
+    ordered = False
+    range = "default, ring, ring-simple, no-nvls, tree (several GPUs)"
+    card = Card(
+        what="How NCCL exchanges data between GPUs, by its variables: ring (NCCL_ALGO=Ring), "
+        "ring-simple (NCCL_PROTO=Simple besides), no-nvls (NCCL_NVLS_ENABLE=0, no sums in the "
+        "NVSwitch) or tree for all-reduces (from NCCL 2.24 on). default leaves NCCL its choice, "
+        "for each size by a model of the machine.",
+        when_it_helps="The exchange of gradients is a visible part of an iteration and NCCL's model "
+        "is wrong for this machine: odd topologies, virtual machines, slow networks. no-nvls gives "
+        "back the memory of its buffers. tree is tried only on several machines.",
+        when_it_does_not="One process, other backends than nccl, an exchange hidden behind backward. "
+        "A job that sets one of these variables itself keeps them. NVIDIA calls them debugging "
+        "aids: look again after an update of NCCL.",
+        changes_loss="Sums over ranks are formed in another order, which rounds differently. "
+        "It is checked.",
+        source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-algo",
+    )
+
+    def current(self, machine: Machine, job: JobFacts) -> Value:
+        return "default"
+
+    def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
+        need_cuda(job)
+        if not job.backend:
+            raise Withdrawn("the job trains in one process")
+        if "nccl" not in job.backend:
+            raise Withdrawn(f"the job's ranks do not talk through nccl ({job.backend})")
+        if own := [name for name in VARIABLES if job.own_settings.get(name)]:
+            raise Withdrawn(f"the job sets {own[0]}={job.own_settings[own[0]]} itself, which stays")
+        one_machine = job.world_size <= machine.device_count
+        tried = [v for v in SETTINGS if v != "tree" or not one_machine]
+        return [v for v in tried if self.unusable(v, machine, job) is None]
+
+    def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
+        if value == "no-nvls" and machine.compute_capability < NVLS_CAPABILITY:
+            return f"NCCL has no NVLS on {machine.device_name} (compute capability below 9.0)"
+        if value == "tree" and machine.nccl_version < BY_COLLECTIVE:
+            known = ".".join(map(str, machine.nccl_version)) or "of unknown version"
+            return f"a tree for all-reduces alone needs NCCL 2.24, and this one is {known}"
+        return None
+
+    def check_value(self, value: Value) -> str | None:
+        return one_of(value, SETTINGS)
+
+    def environment(self, value: Value) -> dict[str, str]:
+        return dict(SETTINGS[str(value)])
+
+    def effect(self, live: LiveJob, value: Value) -> str | None:
+        for name, text in SETTINGS[str(value)].items():
+            if os.environ.get(name) != text:
+                return f"{name} is {os.environ.get(name, 'unset')} in the job, and not {text}"
+        return None
+
+    def snippet(self, value: Value) -> str:
+        lines = [f'os.environ["{name}"] = "{text}"' for name, text in SETTINGS[str(value)].items()]
+        return "\n".join(f"{line}  # before init_process_group" for line in lines)

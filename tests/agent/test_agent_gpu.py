@@ -190,6 +190,37 @@ def test_float16_on_cuda_follows_grad_scaler(tuner: Tuner) -> None:
     assert list(found.losses[6:]) == pytest.approx([row[0] for row in expected[6:]], rel=1e-2)
 
 
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_float16_with_a_fused_optimizer_never_waits_for_the_device(name: str) -> None:
+    from autotune_trials.agent.amp import LossScaler
+
+    model = torch.nn.Linear(64, 64, device="cuda")
+    options = {"momentum": 0.9} if name == "SGD" else {}
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=1e-3, fused=True, **options)
+    scaler, x, left_out = LossScaler(torch), torch.randn(8, 64, device="cuda"), []
+    torch.cuda.synchronize()
+    for step in range(6):
+        if step == 1:  # SGD's first step makes the momenta
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            loss = model(x).square().mean()
+            if step == 3:
+                loss = loss * 1e38
+            scaler.before_backward([optimizer])
+            scaled, gradients = scaler.scaled(loss, None)
+            scaled.backward(gradients)
+            scaler.after_backward([optimizer])
+            scaler.before_step(optimizer)
+            optimizer.step()
+            scaler.after_step(optimizer)
+            left_out.append(scaler.update())
+            optimizer.zero_grad()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert list(map(bool, left_out)) == [False, False, False, True, False, False] and scaler.scale == 2.0**15
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
 def test_a_job_on_the_second_device_is_measured_there(tuner: Tuner) -> None:
     import torch
 

@@ -140,6 +140,7 @@ def _ordinary_job(machine: Machine) -> JobFacts:
         optimizers=(optimizer,),
         models=(model,),
         intra_op_threads=threads,
+        copy_share=0.05,
     )
 
 

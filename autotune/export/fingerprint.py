@@ -114,6 +114,7 @@ def obstacles(tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = 
         models=(ModelFacts("", 1, 1),),
         ddp=(DdpFacts("", gradients_mib=math.inf, find_unused_parameters=True),),
         samples_per_step=2.0 * ANY_BATCH,
+        copy_share=1.0,
         device_memory_share=1.0,
         backend="nccl",
         attention=("flash", "efficient", "cudnn"),

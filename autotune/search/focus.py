@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-LOADER = ("num_workers", "persistent_workers", "prefetch_factor", "data_staging", "pin_memory", "non_blocking", "in_order")
+LOADER = ("num_workers", "persistent_workers", "prefetch_factor", "data_staging", "pin_memory",
+          "non_blocking", "cuda_prefetch", "in_order")
 LOADER_KINDS = ("loader", "epoch ends")  # of a bottleneck, see verdict/bottleneck.py
 AT_CEILING = 0.97  # of what an infinitely fast loader would give: the 3 % left are less than a search can tell apart in reasonable time
 SURE = 2.0  # standard deviations by which a gain must be beyond it

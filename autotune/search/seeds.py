@@ -26,9 +26,10 @@ GUESSES: Mapping[str, Sequence[Value]] = {
 BY_BOTTLENECK: Mapping[str, Mapping[str, Sequence[Value]]] = {"overhead": {"compile_mode": ("reduce-overhead", "default")}}
 SEEDED_TWICE = ("compile_mode",)  # what is best for large kernels is not what is best for many small ones
 # Knobs that mean nothing beside another one's value "no".
-NEEDS = {"prefetch_factor": "num_workers", "persistent_workers": "num_workers", "in_order": "num_workers", "non_blocking": "pin_memory"}
+NEEDS = {"prefetch_factor": "num_workers", "persistent_workers": "num_workers", "in_order": "num_workers",
+         "non_blocking": "pin_memory", "cuda_prefetch": "pin_memory"}
 
-LOADER = ("num_workers", "pin_memory", "persistent_workers", "non_blocking", "prefetch_factor", "in_order")
+LOADER = ("num_workers", "pin_memory", "persistent_workers", "non_blocking", "cuda_prefetch", "prefetch_factor", "in_order")
 COMPUTE = ("amp_dtype", "channels_last", "matmul_precision", "sdpa_backend", "compile_mode", "cudnn_benchmark", "intra_op_threads")
 OPTIMIZER = ("optimizer_impl",)
 SIZE = ("micro_batch_size", "batch_size")

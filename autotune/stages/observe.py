@@ -126,7 +126,8 @@ def _measure(bench: Bench) -> Observation:
     compute_s = free * mean_samples(windows[1]) / max(1.0, hello.job.backwards_per_step) if free else None
     if any(window.power_capped for window in windows):
         bench.progress.note("the GPU runs at its power cap, which is no disturbance: the figures hold for this cap")
-    job = replace(hello.job, reader=reader_of(windows, compute_s), device_memory_share=memory_share(hello, windows))
+    job = replace(hello.job, reader=reader_of(windows, compute_s), copy_share=copy_share(windows),
+                  device_memory_share=memory_share(hello, windows))
     domains, defaults, withdrawn = choose_knobs(bench, hello.machine, job)
     noise = noise_of(measured)
     bottleneck, why = name_bottleneck(parts, ceiling, noise, restarts_workers=restarts_workers(job))
@@ -141,6 +142,12 @@ def memory_share(hello: Hello, windows: Sequence[Window]) -> float:
     if hello.job.device != "cuda" or not hello.machine.device_memory_gib:
         return 0.0
     return max(window.peak_memory_gib for window in windows) / hello.machine.device_memory_gib
+
+
+def copy_share(windows: Sequence[Window]) -> float:
+    """What copies to the device take of an iteration there, 0..1."""
+    phases = [window.phases_s for window in windows]
+    return sum(p.get("to_device", 0.0) for p in phases) / (math.fsum(s for p in phases for s in p.values()) or 1.0)
 
 
 def restarts_workers(job: JobFacts) -> bool:

@@ -16,7 +16,7 @@ from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.bench import Bench
 from autotune.stages.explain import examine, profiled
-from autotune.stages.observe import choose_knobs, explain_failure, memory_share, restarts_workers
+from autotune.stages.observe import choose_knobs, copy_share, explain_failure, memory_share, restarts_workers
 from autotune.verdict.bottleneck import name_bottleneck
 from autotune.verdict.timing import anatomy, drop_start, reader_of, warm_up_end
 from autotune_spaces.base import Config
@@ -54,7 +54,8 @@ def observed(bench: Bench, hello: Hello, record: Record) -> Observation:
     left_out = warm_up_end(record.window.times_s)
     parts = anatomy(drop_start(record.window, left_out), left_out)
     windows = [record.window]
-    job = replace(hello.job, reader=reader_of(windows, None), device_memory_share=memory_share(hello, windows))
+    job = replace(hello.job, reader=reader_of(windows, None), copy_share=copy_share(windows),
+                  device_memory_share=memory_share(hello, windows))
     domains, defaults, withdrawn = choose_knobs(bench, hello.machine, job)
     bottleneck, why = name_bottleneck(parts, None, restarts_workers=restarts_workers(job))
     return Observation(

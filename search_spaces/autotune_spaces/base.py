@@ -155,6 +155,12 @@ class LiveJob(Protocol):
     def set_non_blocking(self, on: bool | None) -> None:
         """Make host-to-device copies of pinned tensors asynchronous; None leaves the job's own calls alone."""
 
+    def set_cuda_prefetch(self, on: bool) -> None:
+        """Copy the training DataLoader's next batch to the GPU while the job computes; False: never."""
+
+    def cuda_prefetch_effect(self) -> str | None:
+        """Why no batch was copied ahead since :meth:`set_cuda_prefetch`, or None."""
+
     def set_attention(self, kernel: str | None) -> None:
         """Have scaled_dot_product_attention run "flash", "efficient", "cudnn" or "math" where that kernel can do the call, and torch's
         choice of the others where it cannot; None is the job's own."""

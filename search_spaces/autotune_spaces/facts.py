@@ -162,5 +162,6 @@ class JobFacts:
     surveys: Mapping[str, Any] = field(default_factory=dict)  # knob -> what its survey() found; filled in by the tuner
     sites: JobSites = JobSites()  # where in the source all this stands
     process: ProcessFacts = ProcessFacts()
+    copy_share: float = 0.0  # of an iteration that copies to the device take; filled in by the tuner
     device_memory_share: float = 0.0  # most that it reserves of the device's memory, 0..1; filled in by the tuner
     reader: ReaderFacts | None = None  # filled in by the tuner once it has measured; None: nothing is known of it

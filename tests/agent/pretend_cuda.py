@@ -1,7 +1,8 @@
 """Stands for ``torch.cuda`` with two devices, the second of them trained on, on a machine that has none.
 
 Work takes no time and tensors stay on the CPU. What is kept true: every stream has a clock of its own, an event is recorded on one
-stream, and while a graph is captured whatever records, waits or frees raises, as CUDA does.
+stream, and while a graph is captured whatever records, waits or frees raises, as CUDA does. A copy on a side stream holds zeros until
+the job's stream or the host has waited for an event after it, and then what the host's tensor holds at that time.
 """
 
 from __future__ import annotations
@@ -10,10 +11,17 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
+PINNED = True  # batches are in pinned memory
+FULL = False  # there is no room for a copy on a side stream
+
 
 class Stream:
     def __init__(self, index: int, now: Any = perf_counter) -> None:
         self.index, self.now = index, now
+        self.copies: list[Any] = []  # what gives each copy its numbers
+
+    def wait_event(self, event: Any) -> None:
+        event.synchronize()
 
 
 class Cuda:
@@ -21,16 +29,23 @@ class Cuda:
 
     def __init__(self, seen: Any = lambda: None) -> None:
         self.seen, self.calls, self.capturing = seen, [], False
+        self.copies: list[bool] = []  # of each copy to the device, whether a side stream made it
+        self.lent = 0  # tensors whose memory another stream than its own may use
         self.streams = [Stream(0), Stream(1)]  # the current one of each device; the current device is 0
         cuda = self
 
         class Event:
-            def __init__(self, enable_timing: bool) -> None:
-                self.at = 0.0
+            def __init__(self, enable_timing: bool = False) -> None:
+                self.at, self.copies = 0.0, []  # type: ignore[var-annotated]
 
             def record(self, stream: Stream | None = None) -> None:
                 cuda.check("record")
                 self.at = (stream or cuda.streams[0]).now()
+                self.copies = list((stream or cuda.streams[0]).copies)
+
+            def synchronize(self) -> None:
+                for fill in self.copies:
+                    fill()
 
             def query(self) -> bool:
                 return True
@@ -87,8 +102,10 @@ def install(seen: Any = lambda: None) -> Cuda:
 
     cuda = Cuda(seen)
     for name in ("Event", "current_stream", "synchronize", "empty_cache", "reset_peak_memory_stats", "max_memory_reserved", "is_initialized",
-                 "is_current_stream_capturing"):  # fmt: skip
+                 "is_current_stream_capturing", "stream"):  # fmt: skip
         setattr(torch.cuda, name, getattr(cuda, name))
+    torch.cuda.Stream = lambda device: Stream(device.index)  # type: ignore[assignment,misc]
+    install_copies(torch, cuda)
     base: Any = torch.cuda.CUDAGraph.__mro__[1]  # of torch's extension, and empty here
     base.__new__, base.__init__ = lambda cls, keep_graph=False: object.__new__(cls), lambda self, *args: None
     base.capture_begin = lambda self, **options: setattr(cuda, "capturing", True)
@@ -96,3 +113,34 @@ def install(seen: Any = lambda: None) -> Cuda:
     base.replay = lambda self: None
     marking.receiver.modules.learn_device(torch.device("cuda", 1))  # type: ignore[attr-defined]
     return cuda
+
+
+def install_copies(torch: Any, cuda: Cuda) -> None:
+    """Tensors move to the device, which is the CPU."""
+    own, compute = torch.Tensor.to, cuda.streams[1]
+
+    def moved(tensor: Any, *conversion: Any) -> Any:
+        side = cuda.streams[1] if cuda.streams[1] is not compute else None
+        cuda.copies.append(side is not None)
+        if side is None:
+            return own(tensor.clone(), *conversion) if conversion else tensor.clone()
+        if FULL:
+            raise RuntimeError("CUDA out of memory")
+        copy, waiting = torch.zeros_like(tensor), [tensor]
+
+        def fill() -> None:
+            if waiting:
+                copy.copy_(waiting.pop())
+
+        side.copies.append(fill)
+        return copy
+
+    def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        first, *others = args or (kwargs.get("device"),)
+        return moved(tensor, *others) if str(first).startswith("cuda") else own(tensor, *args, **kwargs)
+
+    def record_stream(tensor: Any, stream: Stream) -> None:
+        cuda.lent += 1
+
+    torch.Tensor.to, torch.Tensor.cuda = to, lambda tensor, device=None, non_blocking=False: moved(tensor)
+    torch.Tensor.is_pinned, torch.Tensor.record_stream = lambda tensor, device=None: PINNED, record_stream

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -73,7 +74,7 @@ def test_what_the_cpu_waits_for_while_the_device_is_busy_is_no_waiting(tuner: Tu
 
 @pytest.mark.parametrize(
     ("knob", "value"),
-    [("amp_dtype", "bfloat16"), ("amp_dtype", "float16"), ("non_blocking", True), ("channels_last", True), ("optimizer_impl", "fused"),
+    [("amp_dtype", "bfloat16"), ("amp_dtype", "float16"), ("non_blocking", True), ("cuda_prefetch", True), ("channels_last", True), ("optimizer_impl", "fused"),
      ("optimizer_impl", "for-loop"), ("matmul_precision", "high"), ("pin_memory", False)],
 )
 def test_live_knobs_take_hold_and_are_taken_back(tuner: Tuner, knob: str, value: object) -> None:
@@ -102,6 +103,46 @@ def test_gradients_survive_cuda_graphs_that_are_given_back(tuner: Tuner) -> None
     tuner.process.kill()
     out, _ = tuner.process.communicate()
     assert all(torch.isfinite(torch.tensor([float(v) for v in line.split()])).all() for line in out.split("\n")[:-1])
+
+
+COPYING = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+torch.manual_seed(0)
+inputs = [torch.randn(4096, 4096).pin_memory() for _ in range(4)]
+class Ready(Dataset):
+    def __len__(self): return 10_000
+    def __getitem__(self, index): return inputs[index % 4]
+model = nn.Linear(4096, 2048).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for x in DataLoader(Ready(), batch_size=None):
+    loss = model(x.to("cuda", non_blocking=True)).square().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    print(loss.item())
+"""
+
+
+def test_a_batch_copied_ahead_costs_no_time(tuner: Tuner) -> None:
+    tuner.start(COPYING)
+    tuner.receive()
+    reports = tuner.measure(block("b", 40), block("c", 40, cuda_prefetch=True), block("b2", 40))
+    assert [(r.error, dict(r.no_effect)) for r in reports] == [("", {})] * 3
+    copying_s = [r.window.phases_s["to_device"] for r in reports]
+    assert copying_s[1] < 0.3 * copying_s[0]
+    step_s = [statistics.median(r.window.times_s) for r in reports]
+    assert step_s[1] < 0.9 * min(step_s[0], step_s[2])
+
+
+@pytest.mark.parametrize("move", ['x.to("cuda", non_blocking=True)', "x.cuda()", "(x.cuda() + 0 * x.zero_().mean())"])
+def test_a_batch_copied_ahead_is_the_jobs_batch(tuner: Tuner, tmp_path: Path, move: str) -> None:
+    source = COPYING.replace('x.to("cuda", non_blocking=True)', move).replace("inputs[index % 4]", "inputs[index % 4].clone().pin_memory()")
+    expected = [float(line) for line in run_bare(tmp_path, source.replace("10_000", "40")).splitlines()]
+    tuner.start(source, "fixed", {"cuda_prefetch": True}, steps=40)
+    tuner.receive()
+    record = tuner.receive()
+    assert isinstance(record, Record) and dict(record.no_effect) == {}
+    assert list(record.losses) == pytest.approx(expected, rel=1e-6)
 
 
 ATTENDING = """
@@ -188,6 +229,37 @@ def test_float16_on_cuda_follows_grad_scaler(tuner: Tuner) -> None:
     assert isinstance(found, Record) and found.skipped == (5,)
     assert list(found.losses[:5]) == pytest.approx([row[0] for row in expected[:5]], rel=1e-3)
     assert list(found.losses[6:]) == pytest.approx([row[0] for row in expected[6:]], rel=1e-2)
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_float16_with_a_fused_optimizer_never_waits_for_the_device(name: str) -> None:
+    from autotune_trials.agent.amp import LossScaler
+
+    model = torch.nn.Linear(64, 64, device="cuda")
+    options = {"momentum": 0.9} if name == "SGD" else {}
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=1e-3, fused=True, **options)
+    scaler, x, left_out = LossScaler(torch), torch.randn(8, 64, device="cuda"), []
+    torch.cuda.synchronize()
+    for step in range(6):
+        if step == 1:  # SGD's first step makes the momenta
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            loss = model(x).square().mean()
+            if step == 3:
+                loss = loss * 1e38
+            scaler.before_backward([optimizer])
+            scaled, gradients = scaler.scaled(loss, None)
+            scaled.backward(gradients)
+            scaler.after_backward([optimizer])
+            scaler.before_step(optimizer)
+            optimizer.step()
+            scaler.after_step(optimizer)
+            left_out.append(scaler.update())
+            optimizer.zero_grad()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert list(map(bool, left_out)) == [False, False, False, True, False, False] and scaler.scale == 2.0**15
+    assert all(p.isfinite().all() for p in model.parameters())
 
 
 def test_a_job_on_the_second_device_is_measured_there(tuner: Tuner) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,15 +13,25 @@ from autotune_trials.agent.amp import INITIAL_SCALE, LossScaler
 STEPS, OVERFLOWS = 6, 3
 
 
-def losses(half: bool) -> tuple[torch.nn.Linear, torch.optim.Optimizer, list[torch.Tensor]]:
+def sgd(parameters: Iterator[torch.nn.Parameter], fused: bool) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, fused=fused)
+
+
+def adam(parameters: Iterator[torch.nn.Parameter], fused: bool) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.01, fused=fused)
+
+
+def losses(
+    half: bool, built: Callable[..., torch.optim.Optimizer] = sgd, fused: bool = False, overflows: int = OVERFLOWS
+) -> tuple[torch.nn.Linear, torch.optim.Optimizer, list[torch.Tensor]]:
     """A model, its optimizer, and the factor of the loss at each step; at one of them the gradients overflow.
 
     ``half``: the loss itself is float16, in which 65536 times anything from 1 up is infinite, and so is its gradient.
     """
     torch.manual_seed(0)
     model = torch.nn.Linear(8, 1)
-    factors = [torch.tensor(1e38 if step == OVERFLOWS and not half else 1.5) for step in range(STEPS)]
-    return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), factors
+    factors = [torch.tensor(1e38 if step == overflows and not half else 1.5) for step in range(STEPS)]
+    return model, built(model.parameters(), fused), factors
 
 
 def loss_of(model: torch.nn.Linear, factor: torch.Tensor, half: bool) -> torch.Tensor:
@@ -26,9 +39,31 @@ def loss_of(model: torch.nn.Linear, factor: torch.Tensor, half: bool) -> torch.T
     return (out.half().abs().mean() * factor.half()) if half else out.pow(2).mean() * factor
 
 
+def values(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+    """Parameters and optimizer state."""
+    state = [v for s in optimizer.state.values() for v in s.values()]
+    return torch.cat([v.detach().flatten().clone() for v in (*model.parameters(), *state)])
+
+
+def step(scaler: LossScaler, model: torch.nn.Linear, optimizer: torch.optim.Optimizer, factor: torch.Tensor, half: bool) -> Any:
+    """One iteration as the agent sees it. Returns whether its step was left out."""
+    optimizer.zero_grad()
+    scaler.before_backward([optimizer])
+    scaled, gradients = scaler.scaled(loss_of(model, factor, half), None)
+    scaled.backward(gradients)
+    scaler.after_backward([optimizer])
+    scaler.before_step(optimizer)
+    optimizer.step()
+    scaler.after_step(optimizer)
+    return scaler.update()
+
+
 @pytest.mark.parametrize("half", [False, True])
-def test_it_takes_the_steps_of_grad_scaler(half: bool) -> None:
-    model, optimizer, factors = losses(half)
+@pytest.mark.parametrize(("built", "fused"), [(sgd, False), (sgd, True), (adam, False), (adam, True)])
+def test_it_takes_the_steps_of_grad_scaler(half: bool, built: Callable[..., torch.optim.Optimizer], fused: bool) -> None:
+    # torch's own would go on with momenta that a fused SGD has not written (see below)
+    theirs_fused = fused and not (half and built is sgd)
+    model, optimizer, factors = losses(half, built, theirs_fused)
     theirs, scales = [], []
     scaler = torch.amp.GradScaler("cpu", init_scale=INITIAL_SCALE)
     for factor in factors:
@@ -37,23 +72,63 @@ def test_it_takes_the_steps_of_grad_scaler(half: bool) -> None:
         scaler.unscale_(optimizer)
         scaler.step(optimizer)
         scaler.update()
-        theirs.append(torch.cat([p.detach().flatten().clone() for p in model.parameters()]))
+        theirs.append(values(model, optimizer))
         scales.append(scaler.get_scale())
 
-    model, optimizer, factors = losses(half)
+    model, optimizer, factors = losses(half, built, fused)
     ours = LossScaler(torch)
     skipped = []
-    for step, factor in enumerate(factors):
-        optimizer.zero_grad()
-        ours.before_backward([optimizer])
-        scaled, gradients = ours.scaled(loss_of(model, factor, half), None)
-        scaled.backward(gradients)
-        ours.after_backward([optimizer])
-        if ours.before_step(optimizer):
-            skipped.append(step)
-        optimizer.step()
-        ours.after_step(optimizer)
-        ours.update()
-        assert ours.scale == scales[step]
-        assert torch.equal(torch.cat([p.detach().flatten() for p in model.parameters()]), theirs[step])
+    for number, factor in enumerate(factors):
+        if step(ours, model, optimizer, factor, half):
+            skipped.append(number)
+        assert ours.scale == scales[number]
+        if theirs_fused == fused:
+            assert torch.equal(values(model, optimizer), theirs[number])
     assert skipped == ([0] if half else [OVERFLOWS])
+    assert not {"found_inf", "grad_scale"} & vars(optimizer).keys()
+
+
+@pytest.mark.parametrize(("built", "fused"), [(sgd, True), (adam, True), (adam, False)])
+def test_only_a_step_that_is_not_fused_waits_for_the_device(
+    built: Callable[..., torch.optim.Optimizer], fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer, factors = losses(False, built, fused)
+    scaler, waits = LossScaler(torch), []
+    step(scaler, model, optimizer, factors[0], half=False)
+    for name in ("item", "__bool__", "__float__"):
+        original = getattr(torch.Tensor, name)
+        monkeypatch.setattr(torch.Tensor, name, lambda self, original=original: waits.append(1) or original(self))
+    left_out = [step(scaler, model, optimizer, factor, half=False) for factor in factors[1:]]
+    assert bool(waits) is not fused
+    assert [number for number, out in enumerate(left_out, start=1) if out] == [OVERFLOWS]
+
+
+def test_the_momenta_of_a_fused_first_step_that_overflows_are_not_used_unwritten() -> None:
+    model, optimizer, factors = losses(False, sgd, fused=True, overflows=0)
+    scaler = LossScaler(torch)
+    assert step(scaler, model, optimizer, factors[0], half=False) and not optimizer.state
+    after = [step(scaler, model, optimizer, factor, half=False) for factor in factors[1:]]
+    assert not any(after)
+    plain, other, _ = losses(False, sgd, fused=True)
+    for factor in factors[1:]:
+        other.zero_grad()
+        loss_of(plain, factor, half=False).backward()
+        other.step()
+    assert torch.equal(values(model, optimizer), values(plain, other))
+
+
+def test_gradients_of_other_types_are_scaled_too() -> None:
+    for dtype in (torch.float64, torch.bfloat16):
+        parameter = torch.nn.Parameter(torch.ones(4, dtype=dtype))
+        optimizer, scaler = torch.optim.SGD([parameter], lr=0.5), LossScaler(torch)
+        for factor in (1.0, float("inf")):
+            scaled, gradients = scaler.scaled((parameter * factor).sum(), None)
+            scaled.backward(gradients)
+            scaler.after_backward([optimizer])
+            assert (parameter.grad == factor).all()
+            scaler.before_step(optimizer)
+            optimizer.step()
+            scaler.after_step(optimizer)
+            assert bool(scaler.update()) is (factor != 1.0)
+            optimizer.zero_grad()
+        assert (parameter == 0.5).all() and scaler.scale == INITIAL_SCALE / 2

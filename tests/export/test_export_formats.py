@@ -30,6 +30,7 @@ LIVE = {
 }
 EVERY = {  # a value of every knob that is not the default
     "num_workers": 2, "prefetch_factor": 4, "persistent_workers": True, "in_order": False, "pin_memory": True, "non_blocking": True,
+    "cuda_prefetch": True,
     "batch_size": 64, "amp_dtype": "float16", "matmul_precision": "high", "cudnn_benchmark": True, "cudnn_benchmark_limit": 0,
     "cudnn_workspace_mib": 512, "compile_mode": "max-autotune", "channels_last": True, "optimizer_impl": "fused", "intra_op_threads": 2, "micro_batch_size": 16,
     "cpu_affinity": "physical", "malloc": "jemalloc", "cuda_alloc_conf": "expandable_segments:True", "gc": "freeze", "data_staging": "shm",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from machines import ATTENDING, CPU, CUDA, CUDA_JOB, DDP_JOB, FULL_JOB, JOB, NCCL_JOB, PLAIN_JOB, SURVEYED, UNUSED_JOB
+from machines import ATTENDING, COPYING, CPU, CUDA, CUDA_JOB, DDP_JOB, FULL_JOB, JOB, NCCL_JOB, PLAIN_JOB, SURVEYED, UNUSED_JOB
 
 from autotune_spaces.base import Value
 from autotune_spaces.facts import JobFacts, Machine
@@ -28,6 +28,7 @@ SETTINGS: dict[str, Settings] = {
     "in_order": Settings(True, False, (0, "no")),
     "pin_memory": Settings(False, True, (1, "true"), CUDA, CUDA_JOB),
     "non_blocking": Settings(False, True, (1, None), CUDA, CUDA_JOB),
+    "cuda_prefetch": Settings(False, True, (1, "yes"), CUDA, COPYING),
     "batch_size": Settings(8, 16, (0, -4, 8.0, "8")),
     "micro_batch_size": Settings(8, 4, (0, -4, 8.0, "8"), job=PLAIN_JOB),
     "amp_dtype": Settings("off", "bfloat16", ("bf16", True, "float32")),

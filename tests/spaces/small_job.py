@@ -82,6 +82,7 @@ class SmallJob:
         self.loader = Loader(self.dataset)
         self.autocast: str | None = None
         self.non_blocking: bool | None = None
+        self.prefetch = False
         self.micro_batch: int | None = None
         self.attention: str | None = None
         self.lr_factor = 1.0
@@ -93,6 +94,12 @@ class SmallJob:
 
     def set_non_blocking(self, on: bool | None) -> None:
         self.non_blocking = on
+
+    def set_cuda_prefetch(self, on: bool) -> None:
+        self.prefetch = on
+
+    def cuda_prefetch_effect(self) -> str | None:
+        return "nothing is copied"
 
     def set_micro_batch(self, size: int | None) -> None:
         self.micro_batch = size
@@ -148,6 +155,7 @@ class SmallJob:
             "loader": {**OWN_LOADER, **self.loader.overrides},
             "autocast": self.autocast,
             "non_blocking": self.non_blocking,
+            "prefetch": self.prefetch,
             "micro_batch": self.micro_batch,
             "attention": (self.attention, torch.backends.cuda.flash_sdp_enabled()),
             "compiled": self.entries[0].mode,

@@ -80,6 +80,7 @@ def state() -> dict[str, Any]:
         "precision": torch.get_float32_matmul_precision(),
         "attention": (torch.backends.cuda.flash_sdp_enabled(), torch._C._get_sdp_priority_order()),
         "non_blocking": agent.live.non_blocking,
+        "prefetch": agent.live.prefetch is not None,
         "gc": (gc.get_threshold(), gc.get_freeze_count() > FROZEN),
         "retaining": agent.live.heap.retaining,
         "mode": agent.live.entries[0]._mode,

@@ -107,11 +107,18 @@ def test_worker_knobs_mean_nothing_without_workers(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["pin_memory", "non_blocking", "cudnn_benchmark", "cudnn_benchmark_limit", "cudnn_workspace_mib", "cuda_alloc_conf"]
+    "name", ["pin_memory", "non_blocking", "cuda_prefetch", "cudnn_benchmark", "cudnn_benchmark_limit", "cudnn_workspace_mib", "cuda_alloc_conf"]
 )
 def test_cuda_knobs_are_out_on_a_cpu(name: str) -> None:
     assert out(name) == "only for CUDA, and the job trains on cpu"
     assert len(values(name, CUDA, FULL_JOB)) > 1
+
+
+def test_copies_ahead_are_tried_where_copies_take_time() -> None:
+    assert values("cuda_prefetch", CUDA, job(CUDA_JOB, copy_share=0.05)) == (False, True)
+    assert "copies to the GPU take 0.4% of an iteration" in out("cuda_prefetch", CUDA, job(CUDA_JOB, copy_share=0.004))
+    assert values("cuda_prefetch", CUDA, CUDA_JOB, values=[True]) == (False, True), "who names it has it tried"
+    assert "DataLoader" in out("cuda_prefetch", CUDA, job(CUDA_JOB, loader=None, copy_share=0.05))
 
 
 def test_a_cpu_job_on_a_cuda_machine_is_a_cpu_job() -> None:

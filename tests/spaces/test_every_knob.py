@@ -23,8 +23,8 @@ from autotune_trials.protocol import KnobChoice
 # Of a process knob with live values the first of them is tried.
 LIVE = {n: (*get(n).live_values, SETTINGS[n].other)[0] for n in names() if get(n).scope is Scope.LIVE or get(n).live_values}
 PROCESS = [n for n in names() if get(n).scope is Scope.PROCESS]
-# Their effect needs CUDA (test_on_cuda.py), a compiler or a certain CPU (test_effects.py), attention (test_attention.py).
-ELSEWHERE = ("sdpa_backend", "compile_mode", "pin_memory", "non_blocking", "matmul_precision")
+# Their effect needs CUDA (test_on_cuda.py, test_agent_gpu.py), a compiler or a certain CPU (test_effects.py), attention (test_attention.py).
+ELSEWHERE = ("sdpa_backend", "compile_mode", "pin_memory", "non_blocking", "cuda_prefetch", "matmul_precision")
 every = pytest.mark.parametrize("name", names())
 
 

@@ -15,8 +15,9 @@ from autotune.journal import Journal
 from autotune.report.terminal import open_progress
 from autotune.results import Observation
 from autotune.stages.bench import Bench
-from autotune.stages.observe import observe
+from autotune.stages.observe import copy_share, observe
 from autotune.tracking import open_tracker
+from autotune_trials.protocol import Window
 
 JOB = """
 import sys, time
@@ -89,3 +90,9 @@ def test_short_epochs_are_named_by_their_ends(tmp_path: Path) -> None:
     assert "every 5 iterations, where its workers are started anew" in found.bottleneck_why
     assert found.ceiling is not None and found.ceiling > 2 and f"{found.ceiling:.2f}x" in found.bottleneck_why
     assert max(found.domains["num_workers"]) <= 5, "a sixth worker would never have a batch"  # type: ignore[operator]
+
+
+def test_the_share_of_copies_is_that_of_all_phases() -> None:
+    window = Window((0.1,) * 4, (8.0,) * 4, {"to_device": 0.1, "forward": 0.3})
+    assert copy_share([window, window]) == pytest.approx(0.25)
+    assert copy_share([Window((0.1,), (1.0,), {})]) == 0.0, "of a job whose phases are not known"

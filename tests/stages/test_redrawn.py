@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from replayed import Machine, job, table
+from torch import nn
 
 from autotune.journal import Journal
 from autotune.report.terminal import open_progress
@@ -18,7 +20,7 @@ from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
 from autotune_spaces.codec import encode
 
-SPACE = "{amp_dtype: auto, micro_batch_size: auto, optimizer_impl: auto, num_workers: [2], batch_size: [64]}"
+SPACE = "{amp_dtype: auto, channels_last: auto, micro_batch_size: auto, optimizer_impl: auto, num_workers: [2], batch_size: [64]}"
 
 
 @pytest.mark.parametrize(("dropouts", "config", "numerics"), [
@@ -28,8 +30,9 @@ SPACE = "{amp_dtype: auto, micro_batch_size: auto, optimizer_impl: auto, num_wor
     (2, {"micro_batch_size": 8, "batch_size": 64}, "statistical"),
     (2, {"optimizer_impl": "fused"}, "rounding"),
     (2, {"amp_dtype": "bfloat16"}, "rounding"),
+    (2, {"channels_last": True}, "random-stream"),
 ])  # fmt: skip
-def test_dropout_under_a_micro_batch_is_another_random_stream(
+def test_dropout_under_a_micro_batch_or_another_memory_format_is_another_random_stream(
     tmp_path: Path, dropouts: int, config: Config, numerics: str
 ) -> None:
     assert numerics_of(tmp_path, {}, dropouts, config) == numerics
@@ -39,6 +42,16 @@ def test_dropout_under_a_micro_batch_is_another_random_stream(
 def test_on_a_gpu_autocast_drops_other_elements(tmp_path: Path, dropouts: int, numerics: str) -> None:
     gpu = {"device": "cuda", "device_name": "a GPU", "device_count": 1, "device_memory_gib": 80.0, "compute_capability": [9, 0]}
     assert numerics_of(tmp_path, gpu, dropouts, {"amp_dtype": "bfloat16"}) == numerics
+
+
+@pytest.mark.parametrize(("kind", "redrawn"), [(nn.Dropout, True), (nn.AlphaDropout, True), (nn.Dropout2d, False)])
+def test_dropout_goes_by_the_order_in_memory(kind: type[nn.Module], redrawn: bool) -> None:
+    """What channels_last's redraws stands on. Whole channels are drawn by themselves, in one order."""
+    images, dropped = torch.ones(2, 3, 8, 8), []
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        torch.manual_seed(0)
+        dropped.append(kind()(images.to(memory_format=memory_format)))
+    assert torch.equal(*dropped) is not redrawn
 
 
 def numerics_of(folder: Path, machine: dict[str, object], dropouts: int, config: Config) -> str:

@@ -21,6 +21,7 @@ _KNOBS: dict[str, str] = {  # name -> class, in the module of the knob's name
     "in_order": "InOrder",
     "pin_memory": "PinMemory",
     "non_blocking": "NonBlocking",
+    "cuda_prefetch": "CudaPrefetch",
     "batch_size": "BatchSize",
     "micro_batch_size": "MicroBatchSize",
     "amp_dtype": "AmpDtype",

@@ -27,8 +27,7 @@ class AmpDtype(Knob):
         when_it_helps="Time goes into matrix products or convolutions, and the hardware has units for the format: any "
         "recent GPU, CPUs with avx512_bf16 or amx_bf16.",
         when_it_does_not="Small models, where the casts cost more than they save. float16 on a CPU is many times slower "
-        "and is never tried. float16 waits for the GPU once a step, even with a fused optimizer, with which "
-        "torch.amp.GradScaler does not.",
+        "and is never tried. float16 waits for the GPU once a step, unless the optimizer is fused.",
         changes_loss="It rounds differently (bfloat16 keeps 8 bits of a number, float16 11 with a small range), and on a GPU dropout "
         "draws other random numbers. Most models train the same; it is checked.",
         source="https://docs.pytorch.org/docs/stable/amp.html",

@@ -14,6 +14,7 @@ class ChannelsLast(Knob):
     scope = Scope.LIVE
     numerics = Numerics.ROUNDING
     in_graph = True
+    redraws = True
     range = "false, true"
     card = Card(
         what="Keeps images and convolution weights with the channels of a pixel side by side in memory (NHWC), the order "
@@ -21,7 +22,8 @@ class ChannelsLast(Knob):
         when_it_helps="Convolutional networks, most of all together with bfloat16 or float16.",
         when_it_does_not="Models without convolutions, and layers that fall back to the old order: each change of order is "
         "a copy.",
-        changes_loss="Another convolution kernel is picked, which rounds differently. It is checked.",
+        changes_loss="Another convolution kernel is picked, which rounds differently. Dropout goes by the order in memory: "
+        "between convolutions it drops other elements. It is checked.",
         source="https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
     )
 

@@ -19,9 +19,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from autotune_trials.agent.optimizers import step_is_torchs
+
 INITIAL_SCALE = 2.0**16  # scale, growth and backoff as in torch.amp.GradScaler
 GROWTH_INTERVAL = 2000
-LARGEST_SCALE = 2.0**96  # far from float32's end: GradScaler stops growing when the scale would be infinite
 
 
 class AutocastRegion:
@@ -121,23 +122,30 @@ class LossScaler:
     """What torch.amp.GradScaler does, from outside of the job.
 
     The loss is scaled going into backward, and gradients are unscaled as soon as it returns, so that everything the
-    job does with them (clipping, logging) sees true gradients. An overflow leaves out the optimizer's step: its
-    gradients are taken away for the duration of ``step``. Usual scales are powers of two, so scaling itself is exact.
+    job does with them (clipping, logging) sees true gradients. An overflow leaves out the optimizer's step: a fused
+    kernel looks for itself, of another optimizer the gradients are taken away for the duration of ``step``, which
+    takes one synchronisation. Usual scales are powers of two, so scaling itself is exact.
     """
 
     def __init__(self, torch: Any, scale: float | None = None) -> None:
         """``scale``: to start with; a power of two, so that scaling changes no digit. None: 2**16."""
         self._torch = torch
-        self.scale = INITIAL_SCALE if scale is None else float(scale)
-        self._good_steps = 0
-        self._overflow: dict[tuple[int, Any], Any] = {}  # (id of optimizer, device) -> found_inf
-        self._overflowed = False  # some optimizer in this iteration
+        self._first_scale = INITIAL_SCALE if scale is None else float(scale)
+        self._scale: Any = None  # on the device of the first loss, where it is updated, too
+        self._good_steps: Any = None
+        self._overflow: dict[tuple[int, Any], Any] = {}  # (id of optimizer, device) -> found_inf: 0 or 1
+        self._stepped: list[Any] = []  # found_inf of this iteration's steps
         self._withheld: dict[int, list[tuple[Any, Any]]] = {}
+
+    @property
+    def scale(self) -> float:
+        """As it is now. Waits for the device."""
+        return self._first_scale if self._scale is None else float(self._scale)
 
     def before_backward(self, optimizers: Iterable[Any]) -> None:
         """Bring gradients already there (accumulation) to the scale of those to come."""
-        for _, grads in self._by_kind(optimizers):
-            self._torch._foreach_mul_(grads, self.scale)
+        for (_, device, _), grads in self._by_kind(optimizers):
+            self._torch._foreach_mul_(grads, self._scale_on(device))
 
     def scaled(self, tensors: Any, gradients: Any) -> tuple[Any, Any]:
         """The arguments of backward with the scale in them."""
@@ -145,9 +153,10 @@ class LossScaler:
             given = gradients if isinstance(gradients, (list, tuple)) else [gradients] * len(tensors)
             pairs = [self.scaled(t, g) for t, g in zip(tensors, given, strict=True)]
             return [p[0] for p in pairs], [p[1] for p in pairs]
+        scale = self._scale_on(tensors.device)
         if gradients is not None:
-            return tensors, gradients * self.scale
-        return tensors * self.scale, None
+            return tensors, gradients * scale
+        return tensors * scale, None
 
     def after_backward(self, optimizers: Iterable[Any]) -> None:
         """Unscale in place, and note which optimizer's gradients are not finite."""
@@ -155,44 +164,59 @@ class LossScaler:
         for (owner, device, checked), grads in self._by_kind(optimizers):
             found = self._overflow.get((owner, device))
             if found is None:
-                found = self._overflow[owner, device] = torch.zeros(1, device=device)
+                found = self._overflow[owner, device] = torch.zeros((), device=device)
+            inverse = self._scale_on(device).double().reciprocal().float()
             if checked:
-                inverse = torch.full((), 1.0 / self.scale, device=device)
                 torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse)
             else:
-                torch._foreach_mul_(grads, 1.0 / self.scale)
+                torch._foreach_mul_(grads, inverse)
                 for grad in grads:
-                    found += (~torch.isfinite(grad).all()).to(found.dtype)
+                    found.masked_fill_(~torch.isfinite(grad).all(), 1.0)
 
-    def before_step(self, optimizer: Any) -> bool:
-        """Withhold the gradients if they overflowed. Returns whether it did.
-
-        One synchronisation, as GradScaler has; but for a fused optimizer, whose kernel GradScaler lets look for itself.
-        """
+    def before_step(self, optimizer: Any) -> None:
+        """Have the step left out if its gradients overflowed. Waits for the device, but for a fused optimizer."""
         keys = [k for k in self._overflow if k[0] == id(optimizer)]
-        found = [float(self._overflow.pop(k)) for k in keys]
-        overflowed = any(f > 0 for f in found)
-        if overflowed and id(optimizer) not in self._withheld:
-            self._overflowed = True
+        if not keys:
+            return
+        first, *others = [self._overflow.pop(k) for k in keys]
+        found = first
+        for other in others:
+            found = self._torch.maximum(found, other.to(found.device, non_blocking=True))
+        self._stepped.append(found)
+        if _skips_by_itself(optimizer):
+            optimizer.grad_scale, optimizer.found_inf = None, found  # as GradScaler tells it
+        elif found and id(optimizer) not in self._withheld:
             parameters = [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
             self._withheld[id(optimizer)] = [(p, p.grad) for p in parameters]
             for p in parameters:
                 p.grad = None
-        return overflowed
 
     def after_step(self, optimizer: Any) -> None:
         """Give withheld gradients back, for whatever the job does next with them."""
+        for name in ("grad_scale", "found_inf"):
+            vars(optimizer).pop(name, None)
         for parameter, grad in self._withheld.pop(id(optimizer), ()):
             parameter.grad = grad
 
-    def update(self) -> None:
-        """The iteration has ended: halve the scale after an overflow, double it after 2000 clean ones."""
-        if self._overflowed:
-            self.scale, self._good_steps, self._overflowed = self.scale * 0.5, 0, False
-            return
-        self._good_steps += 1
-        if self._good_steps == GROWTH_INTERVAL:
-            self.scale, self._good_steps = min(self.scale * 2.0, LARGEST_SCALE), 0
+    def update(self) -> Any:
+        """The iteration has ended: halve the scale after an overflow, double it after 2000 clean ones.
+
+        Returns:
+            Whether a step was left out: False, or a tensor that is true if so, which waits for the device once it is asked.
+        """
+        if not self._stepped:
+            return False
+        torch, scale = self._torch, self._scale
+        found, self._stepped = torch.stack([f.to(scale.device, non_blocking=True) for f in self._stepped]).amax(), []
+        torch._amp_update_scale_(scale, self._good_steps, found, 2.0, 0.5, GROWTH_INTERVAL)
+        return found
+
+    def _scale_on(self, device: Any) -> Any:
+        torch = self._torch
+        if self._scale is None:
+            self._scale = torch.full((), self._first_scale, device=device)
+            self._good_steps = torch.zeros((), dtype=torch.int32, device=device)
+        return self._scale.to(device, non_blocking=True)
 
     def _by_kind(self, optimizers: Iterable[Any]) -> list[tuple[tuple[int, Any, bool], list[Any]]]:
         """Gradients by (optimizer, device, can the fused check take them); a parameter in two optimizers counts once."""
@@ -211,3 +235,14 @@ class LossScaler:
                     kinds.setdefault((id(optimizer), grad.device, grad.dtype), []).append(grad)
         fused = (torch.float32, torch.float16)
         return [((owner, device, dtype in fused), grads) for (owner, device, dtype), grads in kinds.items()]
+
+
+def _skips_by_itself(optimizer: Any) -> bool:
+    """Whether its kernel takes ``found_inf``.
+
+    Not of SGD's first step with momentum: that hands on momenta nobody has written if it is left out (torch 2.13).
+    """
+    groups = optimizer.param_groups
+    if not all(g.get("fused") for g in groups) or not step_is_torchs(type(optimizer)):
+        return False
+    return all(optimizer.state.get(p) for g in groups if g.get("momentum") for p in g["params"] if p.grad is not None)

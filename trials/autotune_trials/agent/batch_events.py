@@ -83,6 +83,8 @@ class BatchEvents:
         if turnover_s is not None:
             agent.clock.relabel(AWAY)
         agent.clock.switch(FORWARD)
+        if agent.live.prefetch is not None and loader.training:
+            agent.live.prefetch.on_batch(batch)
         if agent.live.autocast.dtype is not None and agent.iterations and loader.training and not agent.live.entries:
             agent.live.autocast.enter(agent.live.device or "cpu")  # a job that calls no module: from the batch on
 

@@ -41,7 +41,7 @@ class LiveMode(Mode):
         self._pass_over = 0  # iterations that are left out of the window
         self._began = 0.0
         self._settle_s = 0.0
-        self._skipped = 0
+        self._skipped: list[Any] = []  # Iteration.skipped of each
         self._alone = True
         self._lost = False  # the running block ended in out-of-memory
         self._first_epoch = agent.config.first_epoch_s > 0  # it is to end before the tuner is told of the job
@@ -137,7 +137,7 @@ class LiveMode(Mode):
     def _configure(self, block: Block) -> bool:
         """Bring the job to the block's configuration; a knob that raises ends the block."""
         agent = self.agent
-        self._window, self._settling, self._skipped, self._settle_s = None, None, 0, 0.0
+        self._window, self._settling, self._skipped, self._settle_s = None, None, [], 0.0
         self._opened, self._pass_over = None, 0
         self._began = perf_counter()
         self.stood_still(slowest_too=True)
@@ -202,7 +202,7 @@ class LiveMode(Mode):
             agent.loss.end_step(keep=False)
         else:
             agent.loss.end_step()
-            self._skipped += iteration.skipped
+            self._skipped.append(iteration.skipped)
             self._window.add(iteration)
         if self._alone and iteration.interrupted and agent.loader_hooks.queue_depth():
             self._drain()  # an evaluation has filled the queue
@@ -300,7 +300,7 @@ class LiveMode(Mode):
                 no_effect=no_effect or {},
                 error=error,
                 settled=settling.settled if settling is not None else False,
-                skipped_steps=self._skipped,
+                skipped_steps=sum(map(bool, self._skipped)),
                 notes=notes or {},
             )
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from autotune_trials.measure.usage import NOTHING
 
 
@@ -18,5 +20,5 @@ class Iteration:
         self.wait_s = 0.0
         self.turnovers: list[float] = []
         self.interrupted = False
-        self.skipped = False
+        self.skipped: Any = False  # or a tensor, which waits for the device: not to be asked while iterations are timed
         self.used = NOTHING  # faults, CPU time and switches of the process, what was AWAY included

@@ -12,6 +12,7 @@ from autotune_trials.agent.collector import Collector
 from autotune_trials.agent.entries import Entry
 from autotune_trials.agent.micro_batch import MicroBatch
 from autotune_trials.agent.optimizers import OptimizerControl
+from autotune_trials.agent.prefetch import Prefetch
 from autotune_trials.agent.replicas import Replicas
 
 
@@ -39,6 +40,7 @@ class LiveJobControl:
         self.scaler: LossScaler | None = None  # float16 only
         self._last_scaler: LossScaler | None = None
         self.non_blocking: bool | None = None
+        self.prefetch: Prefetch | None = None  # while batches are copied to the GPU ahead
         self.attention = Attention(torch, look_at=1 if agent.config.mode == "live" else -1)
         self.collector = Collector()
         self.heap = Heap()
@@ -150,6 +152,13 @@ class LiveJobControl:
     def set_non_blocking(self, on: bool | None) -> None:
         self.non_blocking = on
 
+    def set_cuda_prefetch(self, on: bool) -> None:
+        if on != (self.prefetch is not None):
+            self.prefetch = Prefetch(self._agent) if on else None
+
+    def cuda_prefetch_effect(self) -> str | None:
+        return self.prefetch.effect() if self.prefetch is not None else None
+
     def set_attention(self, kernel: str | None) -> None:
         if self.attention.prefer(kernel, self.device, self._agent.iterations):
             for entry in self.entries:
@@ -192,6 +201,7 @@ class LiveJobControl:
         self.set_micro_batch(None)
         self.set_autocast(None)
         self.set_non_blocking(None)
+        self.set_cuda_prefetch(False)
         self.set_attention(None)
         for control in self._controls.values():
             control.restore_lr()

@@ -70,14 +70,7 @@ def iterator_class(data: Any) -> type:
             except Exception:
                 hooks.step_aside("on_batch_start")
             asked = clock()
-            try:
-                batch = self._source.__next__()
-            except StopIteration:
-                batch = _END
-            except Exception as error:
-                if not self._may_go_back(error):
-                    raise
-                batch = self._go_back()
+            batch = self._fetched()
             if batch is _END:
                 return self._turn(asked)
             wait_s = clock() - asked
@@ -88,6 +81,17 @@ def iterator_class(data: Any) -> type:
             except Exception:
                 hooks.step_aside("on_batch")
             return batch
+
+        def _fetched(self) -> Any:
+            """The next batch of the source, or _END."""
+            try:
+                return self._source.__next__()
+            except StopIteration:
+                return _END
+            except Exception as error:
+                if not self._may_go_back(error):
+                    raise
+                return self._go_back()
 
         def _next_special(self) -> Any:
             """As ``__next__``, for the first batch of a source, a due switch, and cached batches."""
@@ -165,18 +169,19 @@ def iterator_class(data: Any) -> type:
             return batch
 
         def ahead(self, count: int) -> list[Any]:
-            """The next ``count`` batches, fetched now and handed out later; fewer at the end of the epoch."""
-            if not self._exhausted and self._source is not None and not self._hooks.cached:
+            """The next ``count`` batches, fetched now and handed out later; fewer at the end of the epoch, and where settings change next."""
+            unchanged = self._version == self._hooks.version and not self._hooks.cached
+            if not self._exhausted and self._source is not None and unchanged:
                 self._special = True
                 while len(self._ahead) < count and self._failure is None:
                     asked = clock()
                     try:
-                        batch = self._source.__next__()
-                    except StopIteration:
-                        break  # and says so again when the job gets there
+                        batch = self._fetched()
                     except Exception as error:
                         self._failure = error  # is raised where the job asks for this batch
                         break
+                    if batch is _END:
+                        break  # and says so again when the job gets there
                     self._ahead.append((batch, self._samples(batch), clock() - asked))
             return [batch for batch, _, _ in self._ahead][:count]
 

@@ -98,7 +98,6 @@ class Agent:
         self.training_called = False
         self.in_backward = False
         self.interruptions = Interruptions(self)
-        self._skipped = False
         self._captured = False  # backward or a step, in a CUDA graph of the job's
         self.in_step = False  # torch is calling the optimizer hooks, or the step between them
         self._lead = Lead()
@@ -339,7 +338,7 @@ class Agent:
     def _withhold_overflow(self, stepping: Any) -> None:
         """Leave out a step whose gradients overflowed. With a closure, backward runs inside the step: look again after it."""
         if self.live.scaler is not None:
-            self._skipped = self.live.scaler.before_step(stepping) or self._skipped
+            self.live.scaler.before_step(stepping)
 
     def after_step(self, stepping: Any, args: Any, kwargs: Any) -> None:
         if self.stopped or self.capturing:
@@ -403,9 +402,8 @@ class Agent:
         if not self.iterations:
             log.crumb("step")
         iteration = self._measured(samples) if self.measures else Iteration(self.iterations, 0.0, [])
-        iteration.skipped, self._skipped = self._skipped, False
         if self.live.scaler is not None:
-            self.live.scaler.update()
+            iteration.skipped = self.live.scaler.update()
         self.iterations += 1
         if self.iterations == 1:
             self.backwards_at_first = self.backwards

@@ -120,7 +120,8 @@ class ModuleEvents:
         if device.type == "cuda" and not isinstance(agent.clock, DeviceClock) and agent.config.mode != "launch":
             ranges, agent.clock = agent.clock.ranges, DeviceClock(agent.torch, device)
             agent.clock.ranges = ranges
-        if device.type == "cuda" and (agent.config.mode != "launch" or agent.live.non_blocking is not None):
+        changes_copies = agent.live.non_blocking is not None or agent.live.prefetch is not None
+        if device.type == "cuda" and (agent.config.mode != "launch" or changes_copies):
             transfer.install(agent.patches, agent.torch, agent)
 
     def begin_transfer(self) -> int:

@@ -33,7 +33,7 @@ class OptimizerControl:
     def supported(self) -> tuple[str, ...]:
         """Implementations this optimizer can take here; () where its ``step`` is not torch's."""
         optimizer = self.optimizer
-        if optimizer is None or not _step_is_torchs(type(optimizer)) or "foreach" not in optimizer.defaults:
+        if optimizer is None or not step_is_torchs(type(optimizer)) or "foreach" not in optimizer.defaults:
             return ()
         groups = optimizer.param_groups
         if any(g.get("differentiable") or g.get("capturable") for g in groups):
@@ -175,7 +175,8 @@ def _counts_on_device(group: Any) -> Any:
     return group.get("fused") or group.get("capturable")
 
 
-def _step_is_torchs(cls: type) -> bool:
+def step_is_torchs(cls: type) -> bool:
+    """Whether an optimizer of this class steps as torch wrote it."""
     for base in cls.__mro__:
         if "step" in vars(base):
             return base.__module__.startswith("torch.optim")

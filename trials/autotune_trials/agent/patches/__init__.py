@@ -8,7 +8,7 @@
     settings    torch.set_num_threads                                what the job sets itself
     scheduler   LRScheduler.step                                     frozen in live sessions
     seeds       manual_seed, random.seed, numpy.random.seed          seeded runs only
-    transfer    Tensor.to, Tensor.cuda                               CUDA only: copy time, non_blocking
+    transfer    Tensor.to, Tensor.cuda                               CUDA only: copy time, non_blocking, copies made ahead
     saving      torch.save, TorchScript, safetensors                 noted before they write; the only ones that stay
 
 Each is small, has a name, can be taken back, can be applied twice, calls the original, and steps aside when its

@@ -1,4 +1,4 @@
-"""Host-to-device copies: how long they take, and ``non_blocking`` on those the job makes from pinned memory. CUDA only."""
+"""Host-to-device copies: how long they take, ``non_blocking``, and copies made ahead. CUDA only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
                     args, kwargs = _with_flag(torch, args, kwargs, wanted)
                 before = agent.modules.begin_transfer()
                 try:
-                    moved = original(self, *args, **kwargs)
+                    moved, prefetch = None, agent.live.prefetch
+                    if prefetch is not None:
+                        moved = _made_ahead(torch, prefetch, patch.attribute, self, args, kwargs)
+                    if moved is None:
+                        moved = original(self, *args, **kwargs)
                 finally:
                     agent.modules.end_transfer(before)
             else:
@@ -40,6 +44,24 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
 
     patches.add("Tensor.to", torch.Tensor, "to", make)
     patches.add("Tensor.cuda", torch.Tensor, "cuda", make)
+
+
+def _made_ahead(
+    torch: Any, prefetch: Any, method: str, tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any | None:
+    """What the call would return, if it is a plain copy and that was made ahead; else None."""
+    positional = ("device",) if method == "to" else ("device", "non_blocking")
+    call = {**dict(zip(positional, args, strict=False)), **kwargs}
+    if len(args) > len(positional) or not call.keys() <= {"device", "non_blocking"}:
+        return None
+    target = call.get("device", "cuda")
+    if isinstance(target, torch.Tensor):  # of another type, perhaps
+        return None
+    number = isinstance(target, int)
+    device = torch.device("cuda", target) if number else torch.device(target or "cuda")
+    if device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    return prefetch.take(tensor, device, bool(call.get("non_blocking")))
 
 
 def _target_is_cuda(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

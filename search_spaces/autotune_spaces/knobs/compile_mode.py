@@ -39,8 +39,8 @@ class CompileMode(Knob):
         "shape that comes, dynamic for any size from the start. reduce-overhead replays the model as CUDA graphs, "
         "max-autotune-no-cudagraphs times variants of the matrix products, and max-autotune does both.",
         when_it_helps="Many small operations between the large ones, and runs long enough to earn back the compilation "
-        "(half a minute or more). regional: models of many alike blocks; eight layers of a transformer were compiled in less "
-        "than half the time. static: an epoch ends with a smaller batch, after which default runs code for any size (slower by "
+        "(half a minute or more). regional: models of many alike blocks; eight layers of a transformer were compiled in "
+        "about half the time. static: an epoch ends with a smaller batch, after which default runs code for any size (slower by "
         "a third in a transformer on a CPU, not at all in a convolutional network). dynamic: texts padded to the longest of "
         "their batch, for which default compiles twice or more often. Each is tried where the job is seen to be of that kind.",
         when_it_does_not="Small models, which often get slower; code the compiler cannot follow (graph breaks). Short runs never "

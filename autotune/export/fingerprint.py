@@ -109,9 +109,9 @@ def obstacles(tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = 
     willing = JobFacts(
         pid=0,
         device=device,
-        loader=LoaderFacts("", "", "", ANY_BATCH, 0, None, False, False, False, False, None, None, False),
+        loader=LoaderFacts("", "", "", ANY_BATCH, 0, None, False, False, False, False, None, ANY_BATCH + 1, False),
         optimizers=(OptimizerFacts("", "default", ("for-loop", "foreach", "fused"), (1.0,), 1),),
-        models=(ModelFacts("", 1, 1),),
+        models=(),
         ddp=(DdpFacts("", gradients_mib=math.inf, find_unused_parameters=True),),
         samples_per_step=2.0 * ANY_BATCH,
         copy_share=1.0,
@@ -124,7 +124,8 @@ def obstacles(tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = 
     for name, choice in tuned.knobs.items():
         knob: Knob = create(name, choice.options)
         accumulates = 2.0 if name == "micro_batch_size" else 1.0  # what that one is for, and others cannot follow
-        willing = replace(willing, surveys={name: knob.survey(start)}, backwards_per_step=accumulates)
+        varying = ModelFacts("", 1, 1, repeated_blocks=2, input_shapes=2 if choice.value == "dynamic" else 1)
+        willing = replace(willing, surveys={name: knob.survey(start)}, backwards_per_step=accumulates, models=(varying,))
         try:
             knob.candidates(now, willing)
         except Withdrawn as reason:

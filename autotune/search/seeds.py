@@ -13,7 +13,7 @@ from autotune_spaces.base import Value
 # What usually pays, best first; the first one that lies in the domain is the guess. "most" is the largest value.
 GUESSES: Mapping[str, Sequence[Value]] = {
     "amp_dtype": ("bfloat16", "float16"),
-    "compile_mode": ("default", "reduce-overhead"),
+    "compile_mode": ("static", "dynamic", "default", "reduce-overhead", "regional"),
     "matmul_precision": ("high", "medium"),
     "optimizer_impl": ("fused", "foreach"),
     "sdpa_backend": ("cudnn", "flash", "efficient"),
@@ -23,7 +23,7 @@ GUESSES: Mapping[str, Sequence[Value]] = {
 }
 
 # Where the time goes between kernels: CUDA graphs, which launch them all at once.
-BY_BOTTLENECK: Mapping[str, Mapping[str, Sequence[Value]]] = {"overhead": {"compile_mode": ("reduce-overhead", "default")}}
+BY_BOTTLENECK: Mapping[str, Mapping[str, Sequence[Value]]] = {"overhead": {"compile_mode": ("reduce-overhead", "static", "dynamic", "default")}}
 SEEDED_TWICE = ("compile_mode",)  # what is best for large kernels is not what is best for many small ones
 # Knobs that mean nothing beside another one's value "no".
 NEEDS = {"prefetch_factor": "num_workers", "persistent_workers": "num_workers", "in_order": "num_workers",

@@ -32,7 +32,9 @@ from autotune_spaces.codec import decode, encode
 MOST_BLOCKS = 5000  # of a search: on a machine too noisy to converge, where nothing else ends it
 # What a knob's expected gain (log) must exceed to be kept, by what it may change.
 PRICES = {Numerics.EXACT: 0.005, Numerics.ROUNDING: 0.01, Numerics.STATISTICAL: 0.03}
-COMPILE_S: dict[Value, float] = {"default": 20.0, "reduce-overhead": 25.0, "max-autotune": 60.0}  # until one was seen
+COMPILE_S: dict[Value, float] = {  # until one was seen
+    "default": 20.0, "regional": 10.0, "static": 20.0, "dynamic": 20.0, "reduce-overhead": 25.0, "max-autotune": 60.0,
+}  # fmt: skip
 MOST_ALIKE = 4  # blocks of one configuration in a plot
 SWITCH_S = 1.5  # a dear knob, until one was seen
 AGES_S = 1e7

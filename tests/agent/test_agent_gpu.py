@@ -89,6 +89,29 @@ def test_compile_on_cuda(tuner: Tuner, mode: str) -> None:
     assert reports[1].notes["unique_graphs"] >= 1 and reports[1].notes["graph_breaks"] == 0
 
 
+BLOCKS = """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 256), nn.GELU(), nn.Dropout(0.1))
+    def forward(self, x):
+        return x + self.layers(x)
+model = nn.Sequential(nn.Linear(256, 256), *(Block() for _ in range(6)), nn.Linear(256, 4)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(10_000):
+    loss = model(torch.randn(64, 256, device="cuda")).square().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+
+
+def test_repeated_blocks_are_compiled_once_on_cuda(tuner: Tuner) -> None:
+    tuner.start("import torch\nfrom torch import nn\n" + BLOCKS)
+    assert tuner.receive().job.models[0].repeated_blocks == 6
+    reports = tuner.measure(block("b"), block("c", compile_mode="regional", _max_seconds=200.0), block("b2"))
+    assert [(r.error, dict(r.no_effect)) for r in reports] == [("", {})] * 3
+    assert reports[1].notes["unique_graphs"] == 1 and reports[1].notes["graph_breaks"] == 0
+
+
 KEEPING = CUDA_LOOP.replace("optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=False)").replace(
     "optimizer.step()", "optimizer.step(); print(loss.item(), float(sum(p.grad.abs().sum() for p in model.parameters())), flush=True)"
 )

@@ -204,6 +204,15 @@ def test_accelerate(folder: Path) -> None:
     assert "num_workers" in script.partition("has no switch for the following")[2]
 
 
+@pytest.mark.parametrize(
+    ("mode", "flags"),
+    [("regional", ["--dynamo_use_regional_compilation"]), ("dynamic", ["--dynamo_use_dynamic"]), ("static", []), ("default", ["--dynamo_mode=default"])],
+)
+def test_accelerate_has_flags_of_its_own_for_what_is_no_mode(folder: Path, mode: str, flags: list[str]) -> None:
+    words = last_words(FORMATS["accelerate"].write(tuned(folder, {"compile_mode": TunedKnob(mode, "off")})))
+    assert [w for w in words if w.startswith("--dynamo")] == ["--dynamo_backend=inductor", *flags]
+
+
 def test_accelerate_flags_are_replaced_not_doubled(folder: Path) -> None:
     command = ("accelerate", "launch", "--mixed-precision", "no", "--num_processes", "2", "--dynamo_backend=no", "train.py", "--mixed_precision", "x")
     words = last_words(FORMATS["accelerate"].write(tuned(folder, LIVE, command=command)))

@@ -1,5 +1,6 @@
 """`autotune launch`, as a real command: the job takes its place, with the knobs, the words and the signals it was meant to have."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -238,6 +239,8 @@ def test_every_knob_can_be_asked_about_a_gpu() -> None:
     gpu = Machine(8, 64.0, 8.0, "cuda", "H200", "2.13.0", "3.11", compute_capability=(9, 0), device_memory_gib=139.0, device_count=1)
     tuned = TunedConfig("x", ("python",), Path("/"), knobs=knobs, provenance=Provenance(job_device="cuda"))
     assert obstacles(tuned, gpu) == {}
+    for mode in ("regional", "static", "dynamic"):
+        assert obstacles(dataclasses.replace(tuned, knobs={"compile_mode": TunedKnob(mode)}), gpu) == {}
 
 
 def test_launching_is_quick(tmp_path: Path) -> None:

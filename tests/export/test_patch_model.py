@@ -52,6 +52,9 @@ def test_after_the_model_has_its_final_value(tmp_path: Path, body: str) -> None:
     text = source(body)
     after = patched(tmp_path, text, sites(text), {"compile_mode": "max-autotune"})
     assert changed_lines(text, after) == ['model.compile(mode="max-autotune")']
+    for mode, argument in (("default", ""), ("static", "dynamic=False"), ("dynamic", "dynamic=True")):
+        assert changed_lines(text, patched(tmp_path, text, sites(text), {"compile_mode": mode})) == [f"model.compile({argument})"]
+    assert "which modules the repeated blocks are" in refusals(tmp_path, text, sites(text), {"compile_mode": "regional"})["compile_mode"]
     lines = after.splitlines()
     before = lines[: lines.index('    model.compile(mode="max-autotune")')]
     statement = next(line for line in reversed(before) if line[4:5] not in ("", " ", ")") and not line.startswith("    else"))

@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from autotune_spaces.glibc import Heap
+from autotune_spaces.knobs.compile_mode import arguments
 
 FROZEN = gc.get_freeze_count()  # from Python 3.12 on the interpreter itself begins with some
 OWN_THRESHOLDS = gc.get_threshold()
@@ -54,7 +55,7 @@ class Entry:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         self.mode = mode
-        self._call = self.module if mode is None else torch.compile(lambda *a: self.module.forward(*a), mode=mode)
+        self._call = self.module if mode is None else torch.compile(lambda *a: self.module.forward(*a), **arguments(mode))
 
     def compiled_graphs(self) -> int:
         return torch._dynamo.utils.counters["stats"]["unique_graphs"]

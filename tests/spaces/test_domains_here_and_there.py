@@ -218,6 +218,21 @@ def test_compile_mode() -> None:
     assert values("compile_mode", machine(CUDA, cxx_compiler=""), CUDA_JOB), "CUDA kernels are not built by g++"
 
 
+def test_compile_modes_for_what_the_job_is_like() -> None:
+    blocks = job(models=(dataclasses.replace(MLP, repeated_blocks=4),))
+    assert values("compile_mode", what=blocks) == ("off", "default", "regional", "max-autotune")
+    assert "no repeated blocks" in out("compile_mode", values=["regional"])
+    short = with_loader(samples=3210)
+    assert values("compile_mode", what=short) == ("off", "default", "static", "max-autotune")
+    assert values("compile_mode", what=with_loader(samples=3210, rank_samples=(1600, 1610)))[2] == "static"
+    for whole in (JOB, with_loader(samples=3210, drop_last=True), with_loader(samples=None), with_loader(batch_size=None)):
+        assert "smaller batch" in out("compile_mode", what=whole, values=["static"])
+    varying = dataclasses.replace(short, models=(dataclasses.replace(MLP, input_shapes=2),))
+    assert values("compile_mode", what=varying) == ("off", "default", "dynamic", "max-autotune")
+    assert "vary in shape" in out("compile_mode", what=varying, values=["static"])
+    assert "of one shape" in out("compile_mode", what=short, values=["dynamic"])
+
+
 def test_cuda_graphs_are_out_where_gradients_are_accumulated() -> None:
     accumulating = job(CUDA_JOB, backwards_per_step=4.0)
     assert values("compile_mode", CUDA, accumulating) == ("off", "default", "max-autotune-no-cudagraphs")

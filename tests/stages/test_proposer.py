@@ -216,6 +216,8 @@ def test_cuda_graphs_are_a_seed_and_the_first_guess_where_the_time_goes_between_
     values = CUDA_KNOBS["compile_mode"]
     assert (guess("compile_mode", values, "off"), guess("compile_mode", values, "off", "overhead")) == ("default", "reduce-overhead")
     assert guess("compile_mode", ("off", "default"), "off", "overhead") == "default", "a CPU has no CUDA graphs"
+    for value in ("static", "dynamic"):
+        assert guess("compile_mode", ("off", "default", "regional", value), "off") == value, "it is there for a reason"
 
 
 def test_many_page_faults_bring_the_allocator_to_the_front() -> None:

@@ -12,13 +12,17 @@ from autotune_spaces.base import Value
 
 PRECISION = {"bfloat16": "bf16", "float16": "fp16", "off": "no"}
 
+DYNAMO: dict[Value, list[str]] = {  # in place of a mode; static is what accelerate does of itself
+    "regional": ["--dynamo_use_regional_compilation"], "dynamic": ["--dynamo_use_dynamic"], "static": [],
+}  # fmt: skip
+
 
 def flags(name: str, value: Value) -> list[str]:
     """How accelerate spells a knob; [] if it has no word for it."""
     if name == "amp_dtype" and value in PRECISION:
         return [f"--mixed_precision={PRECISION[str(value)]}"]
     if name == "compile_mode":
-        return ["--dynamo_backend=no"] if value == "off" else ["--dynamo_backend=inductor", f"--dynamo_mode={value}"]
+        return ["--dynamo_backend=no"] if value == "off" else ["--dynamo_backend=inductor", *DYNAMO.get(value, [f"--dynamo_mode={value}"])]
     if name == "intra_op_threads":
         return [f"--num_cpu_threads_per_process={value}"]
     return []

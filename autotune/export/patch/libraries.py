@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
+from autotune_spaces.knobs.compile_mode import MODES
+
 _TRAINER = {
     "num_workers": "TrainingArguments(dataloader_num_workers={value})",
     "prefetch_factor": "TrainingArguments(dataloader_prefetch_factor={value})",
@@ -37,6 +39,8 @@ def owner_of(file: str) -> str:
 def option(file: str, knob: str, value: object) -> str:
     """How the library that ``file`` belongs to is told ``value``; "" where that is not known here."""
     template = OPTIONS.get(PurePath(file).parts[0] if file else "", {}).get(knob, "")
+    if knob == "compile_mode" and value not in ("default", *MODES):
+        return ""
     short = "b" if value == "bfloat16" else "fp" if value == "float16" else ""
     short = {"b": "bf", "fp": "fp"}.get(short, "")
     return template.format(value=value, short=short, lightning={"bf": "bf16", "fp": "16"}.get(short, "")) if template else ""

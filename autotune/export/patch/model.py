@@ -16,6 +16,7 @@ from autotune.export.patch.edits import Edit, Insert, Replace
 from autotune.export.patch.expressions import around, atom
 from autotune.export.patch.source import Refused, SourceFile, Statement
 from autotune.export.patch.start import need_torch
+from autotune_spaces.knobs.compile_mode import REGIONAL, arguments
 from autotune_spaces.sites import ForwardSite, SourceCall
 
 
@@ -26,7 +27,9 @@ def compiled(context: Context) -> Change:
         Refused: it cannot be seen where one is made.
     """
     mode = context.value("compile_mode")
-    argument = "" if mode == "default" else f'mode="{mode}"'
+    if mode == REGIONAL:
+        raise Refused("the source does not show which modules the repeated blocks are: `for block in model.blocks: block.compile()`")
+    argument = ", ".join(f'{name}="{word}"' if isinstance(word, str) else f"{name}={word}" for name, word in arguments(mode).items())
     found = _after_making(context, lambda file, name: f"{name}.compile({argument})")
     return change(found.edits, found.where, [
         "dropout in compiled code draws other random numbers than without it", "evaluation runs compiled, too, and is compiled when it first comes",

@@ -13,27 +13,68 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from autotune_spaces.knobs.compile_mode import CUDA_GRAPHS
+from autotune_spaces.knobs.compile_mode import CUDA_GRAPHS, REGIONAL, arguments
+from autotune_trials.agent import log
+from autotune_trials.agent.regional import block_function, repeated_blocks
 
 SLOT = "_compiled_call_impl"
 # Patches dynamo must not meet. Taking two away and putting them back costs a compiled call about 1 µs.
 TRACED = ("Module.__call__", "autocast.__enter__", "Tensor.to", "Tensor.cuda")
 
 
-class EntryCall:
+class SlotCall:
     """What ``Module.__call__`` finds in the slot. Copied or pickled it becomes None, the slot's own default."""
 
+    _torchdynamo_disable = True
+
+    def __init__(self, agent: Any) -> None:
+        self.agent, self._exporting = agent, agent.torch.compiler.is_dynamo_compiling
+
+    def _clone(self, module: Any) -> Any | None:
+        """What is called, if that is a clone, made of the module's dictionary (learn2learn, DataParallel)."""
+        if self._exporting():  # torch.export traces this, and must not meet a frame
+            return None
+        called: Any = sys._getframe(2).f_locals.get("self")
+        return called if called is not module and getattr(called, SLOT, None) is self else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+
+class BlockCall(SlotCall):
+    """Of a repeated block: compiled in training, and where backward computes a checkpoint again."""
+
+    def __init__(self, agent: Any, block: Any, compiled: Any) -> None:
+        super().__init__(agent)
+        self._block, self._compiled = block, compiled
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        agent, block = self.agent, self._block
+        clone = self._clone(block)
+        if clone is not None:
+            return clone._call_impl(*args, **kwargs)
+        if agent.inside_entry:
+            return self._compiled(block, args, kwargs)
+        if not agent.in_backward or self._exporting():
+            return block._call_impl(*args, **kwargs)
+        with agent.patches.suspended(*TRACED):
+            return self._compiled(block, args, kwargs)
+
+
+class EntryCall(SlotCall):
+    """Of an entry."""
+
     def __init__(self, entry: Entry, agent: Any) -> None:
-        self.entry, self.agent, self._exporting = entry, agent, agent.torch.compiler.is_dynamo_compiling
+        super().__init__(agent)
+        self.entry = entry
         self.compiled: Any = None  # holds the module, and is held by it alone: a module that the job drops must go
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         agent, entry = self.agent, self.entry
         module = entry.module
-        if not self._exporting():  # torch.export traces this, and must not meet a frame
-            called: Any = sys._getframe(1).f_locals.get("self")
-            if called is not module and getattr(called, SLOT, None) is self:
-                return called._call_impl(*args, **kwargs)  # a clone, made of the module's dictionary (learn2learn, DataParallel)
+        clone = self._clone(module)
+        if clone is not None:
+            return clone._call_impl(*args, **kwargs)
         if agent.stopped or agent.inside_entry:
             return module._call_impl(*args, **kwargs)
         if not entry.is_training():
@@ -41,6 +82,7 @@ class EntryCall:
                 return module._call_impl(*args, **kwargs)
         if agent.sites.open:
             agent.sites.on_forward(module, args, kwargs, sys._getframe(1))
+            entry.note_shapes(args, kwargs)
         confined = agent.on_entry_call(entry, args)
         agent.inside_entry = True
         try:
@@ -54,11 +96,6 @@ class EntryCall:
         finally:
             agent.inside_entry = False
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(None), ()
-
-    _torchdynamo_disable = True
-
 
 class Entry:
     """One top-level module; what :class:`autotune_spaces.base.EntryModule` promises."""
@@ -70,6 +107,8 @@ class Entry:
         self._mode: str | None = None
         self._proven = False  # the compiled forward has worked once
         self._graphs_before = 0
+        self._blocks: list[weakref.ref[Any]] = []  # those that are compiled one by one
+        self.shapes: set[tuple[Any, ...]] = set()  # of its inputs, in warm-up
         self._own_strides: dict[int, tuple[Any, tuple[int, ...]]] = {}  # parameters whose layout we changed
         self._channels_last = False
         self.called_gradless = False  # in training
@@ -137,10 +176,21 @@ class Entry:
             if is_out_of_memory(error) or (self._proven and not _is_compilers(error)):
                 raise
             mode, self._mode, self._call().compiled = self._mode, None, None
+            self._free_blocks()
             self._agent.knobs.fail(f"compile_mode: {mode}: {type(error).__name__}: {str(error)[:300]}")
             return self.module._call_impl(*args, **kwargs)
         self._proven = True
         return result
+
+    def note_shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Those of the tensors that it is called with."""
+        from torch.utils._pytree import tree_leaves
+
+        try:
+            tensors = (x for x in tree_leaves((args, kwargs)) if isinstance(x, self._torch.Tensor))
+            self.shapes.add(tuple(tuple(x.shape) for x in tensors))
+        except Exception:  # arguments of the job's own classes may do anything when they are looked at
+            log.write_exception("shapes")
 
     # ------------------------------------------------------------------ compiling
 
@@ -154,6 +204,7 @@ class Entry:
                 entry.take_gradients_out_of_graphs()
             # After some variants dynamo stops compiling in silence; and one mode's code must not serve another.
             torch._dynamo.reset()
+        self._free_blocks()
         call, self._mode, self._proven = self._call(), mode, False
         if call is None:
             self._mode = mode = None  # the job has put something of its own into the slot
@@ -167,14 +218,32 @@ class Entry:
         self._graphs_before = _graphs(torch)
         self._agent.modules.listen_to_dynamo()
         module = self.module
+        compile = self._agent.patches["torch.compile"].original
+        if mode == REGIONAL:
+            self._compile_blocks(compile)
+            call.compiled = module._call_impl
+            return
         # A plain function, because compiling an instance of a class from torch.nn itself does nothing, in silence.
         target = module._call_impl if _has_hooks(module) else module.forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             return target(*args, **kwargs)
 
-        compile = self._agent.patches["torch.compile"].original
-        call.compiled = compile(forward, mode=None if mode == "default" else mode)
+        call.compiled = compile(forward, **arguments(mode))
+
+    def _compile_blocks(self, compile: Any) -> None:
+        for kind, alike in enumerate(repeated_blocks(self._torch, self.module)):
+            compiled = compile(block_function(kind), **arguments(REGIONAL))
+            for block in alike:
+                if vars(block).get(SLOT) is None:
+                    vars(block)[SLOT] = BlockCall(self._agent, block, compiled)
+                    self._blocks.append(weakref.ref(block))
+
+    def _free_blocks(self) -> None:
+        for block in (reference() for reference in self._blocks):
+            if block is not None and isinstance(vars(block).get(SLOT), BlockCall):
+                del vars(block)[SLOT]
+        self._blocks.clear()
 
     def compile_anew(self) -> None:
         """If it is compiled: something that compiled code holds is another now, and dynamo does not look for it."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from autotune_spaces.facts import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts, ProcessFacts
 from autotune_trials.agent.own import own_settings
+from autotune_trials.agent.regional import repeated_blocks
 from autotune_trials.agent.separability import drops
 
 # Settings of a param group that choose an implementation, not a computation.
@@ -59,7 +60,7 @@ def job_facts(agent: Any) -> JobFacts:
         device=live.device or "cpu",
         loader=loader,
         optimizers=tuple(_optimizer(c) for c in live.controls),
-        models=tuple(_model(e.module) for e in live.entries),
+        models=tuple(_model(torch, e) for e in live.entries),
         own_autocast=agent.own_autocast,
         own_scaler=agent.own_scaler,
         own_compile=agent.own_compile or _own_graphs(agent),
@@ -156,7 +157,8 @@ def _optimizer(control: Any) -> OptimizerFacts:
     )
 
 
-def _model(module: Any) -> ModelFacts:
+def _model(torch: Any, entry: Any) -> ModelFacts:
+    module = entry.module
     shown = getattr(module, "_orig_mod", module)  # the job's own torch.compile(model)
     kinds = [type(m).__name__ for m in module.modules()]
     return ModelFacts(
@@ -165,6 +167,8 @@ def _model(module: Any) -> ModelFacts:
         convolutions=sum(k.startswith(("Conv2d", "Conv3d", "ConvTranspose2d", "ConvTranspose3d")) for k in kinds),
         dropouts=sum(drops(m) for m in module.modules()),
         batch_norms=sum("BatchNorm" in k for k in kinds),
+        repeated_blocks=sum(map(len, repeated_blocks(torch, module))),
+        input_shapes=max(1, len(entry.shapes)),
     )
 
 

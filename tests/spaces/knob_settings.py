@@ -5,7 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from machines import ATTENDING, COPYING, CPU, CUDA, CUDA_JOB, DDP_JOB, FULL_JOB, JOB, NCCL_JOB, PLAIN_JOB, SURVEYED, UNUSED_JOB
+from machines import (
+    ATTENDING,
+    COPYING,
+    CPU,
+    CUDA,
+    CUDA_JOB,
+    DDP_JOB,
+    FULL_JOB,
+    JOB,
+    NCCL_JOB,
+    PLAIN_JOB,
+    SURVEYED,
+    UNUSED_JOB,
+)
 
 from autotune_spaces.base import Value
 from autotune_spaces.facts import JobFacts, Machine

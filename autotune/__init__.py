@@ -3,7 +3,7 @@
 Inside a job only :func:`step` and :func:`metric` are of use; outside a session they do nothing.
 """
 
-from autotune_trials.marking import metric, step
+from autotune_trials.api import metric, step
 
 __version__ = "0.1.0"
 

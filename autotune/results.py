@@ -9,7 +9,7 @@ from typing import Any
 from autotune.explain.records import Explanation
 from autotune_spaces.base import Value
 from autotune_spaces.facts import JobFacts, Machine, ReaderFacts
-from autotune_trials.protocol import Window
+from autotune_trials.protocol.messages import Window
 
 RESULT_SCHEMA_VERSION = 2
 NO_FASTER = 1.005  # a ceiling below this is "1.00x": no loader would gain anything, whatever the noise made of it

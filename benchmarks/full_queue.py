@@ -24,8 +24,8 @@ import tempfile
 from pathlib import Path
 
 from autotune_trials.paths import SessionPaths
-from autotune_trials.protocol import Block, SessionConfig
-from autotune_trials.session import Session
+from autotune_trials.protocol.messages import Block, SessionConfig
+from autotune_trials.session.session import Session
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS, BATCH_S, STEP_S, STALL_S = 2, 0.025, 0.020, 2.0
@@ -43,7 +43,7 @@ class Slow(Dataset):
         return torch.ones(4)
 
 if {without}:
-    sys.modules["autotune_trials.agent.settling"].Settling.drain_due = lambda self: False
+    sys.modules["autotune_trials.agent.core.settling"].Settling.drain_due = lambda self: False
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for x in DataLoader(Slow(), batch_size=2, num_workers={workers}, prefetch_factor={prefetch}):

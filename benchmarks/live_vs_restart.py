@@ -42,7 +42,7 @@ from autotune.stages.observe import choose_knobs
 from autotune.tracking import open_tracker
 from autotune.verdict.timing import cost_per_sample, drop_start, warm_up_end, winsorized_mean
 from autotune_spaces.base import Scope
-from autotune_trials.protocol import Window
+from autotune_trials.protocol.messages import Window
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks" / "regret"))

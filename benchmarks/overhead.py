@@ -66,8 +66,8 @@ def bare(script: Path, output: Path) -> float:
 
 def under_agent(script: Path, output: Path, steps: int, folder: Path) -> float:
     from autotune_trials.paths import SessionPaths
-    from autotune_trials.protocol import SessionConfig
-    from autotune_trials.session import Session
+    from autotune_trials.protocol.messages import SessionConfig
+    from autotune_trials.session.session import Session
 
     paths = SessionPaths(folder)
     config = SessionConfig("fixed", str(folder), steps=steps + 20, seed=None)
@@ -164,8 +164,8 @@ def installed_agent(torch: Any, folder: Path, mode: str) -> Iterator[None]:
     if mode == "nothing":
         yield
         return
-    from autotune_trials.agent.loop import Agent
-    from autotune_trials.protocol import SessionConfig
+    from autotune_trials.agent.core.agent import Agent
+    from autotune_trials.protocol.messages import SessionConfig
 
     path = str(folder / "s")
     kind = mode.partition(",")[0]
@@ -189,7 +189,7 @@ def installed_agent(torch: Any, folder: Path, mode: str) -> Iterator[None]:
 @contextmanager
 def serving(path: str) -> Iterator[None]:
     """Answer Hello with a plan of one endless block."""
-    from autotune_trials.protocol import Block, Plan, dump
+    from autotune_trials.protocol.messages import Block, Plan, dump
 
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)

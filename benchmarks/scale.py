@@ -45,7 +45,7 @@ from autotune.tracking import open_tracker, records, sync
 from autotune.tracking.stores import resolve
 from autotune.tracking.ui import free_port, server_command
 from autotune_spaces.base import Config
-from autotune_trials.protocol import Block, BlockReport, dump
+from autotune_trials.protocol.messages import Block, BlockReport, dump
 
 HERE = Path(__file__).resolve().parent
 MOST_MS, MOST_GROWN_MIB_A_THOUSAND = 50.0, 64.0

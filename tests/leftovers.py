@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune_trials import marks, processes
-from autotune_trials.surroundings import socket_folders
+from autotune_trials.session.launch_environment import socket_folders
+from autotune_trials.supervisor import process_tags, procfs
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class Surroundings:
 def _is_ours(name: str) -> bool:
     """Segments of torch's workers and of staged data, whose makers are gone: other tests may run beside this one."""
     if name.startswith("torch_"):
-        return not processes.alive(int(name.split("_")[1]))
+        return not procfs.alive(int(name.split("_")[1]))
     return _of_the_dead(name)
 
 
 def _of_the_dead(name: str) -> bool:
     """A socket's or a staged copy's folder whose tuner is gone."""
-    return name.startswith("autotune-") and marks.is_stale("-".join(name.split("-")[1:5]))
+    return name.startswith("autotune-") and process_tags.is_stale("-".join(name.split("-")[1:5]))
 
 
 def _processes_of(folder: str) -> Iterator[str]:
-    for pid in processes.all_pids():
-        if pid == os.getpid() or not processes.alive(pid):
+    for pid in procfs.all_pids():
+        if pid == os.getpid() or not procfs.alive(pid):
             continue
         try:
             environment = Path(f"/proc/{pid}/environ").read_bytes()

@@ -14,8 +14,8 @@ from typing import Any
 
 from autotune_spaces.base import Config
 from autotune_spaces.facts import JobFacts, Machine
-from autotune_trials.failures import FAILURES, SessionFailed
-from autotune_trials.protocol import Block, BlockReport, Hello, Record
+from autotune_trials.protocol.failures import FAILURES, SessionFailed
+from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record
 
 NODE = "node"  # in Record.notes: the machine it was measured on; not there: this one
 PREPARATION_S = "preparation_s"  # in Record.notes: what lies ready before such a process starts took so long to prepare

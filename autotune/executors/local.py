@@ -33,15 +33,15 @@ from autotune.job.configs import held_choices, in_words, started_with
 from autotune.job.spec import JobSpec
 from autotune.secrets import secret_texts
 from autotune_spaces.base import Config, Knob, Start, Value, Withdrawn
-from autotune_trials import marks
+from autotune_trials.file_restore.restore import leftovers
 from autotune_trials.measure.profiler import STACK_STEPS
 from autotune_trials.paths import SessionPaths
-from autotune_trials.preparing import Preparation, silent
-from autotune_trials.protocol import Block, BlockReport, KnobChoice, Record, SessionConfig
-from autotune_trials.put_back import leftovers
-from autotune_trials.session import HANG_TIMEOUT_S, Session
-from autotune_trials.silence import SHORTEST_S, SlowestGap
-from autotune_trials.surroundings import socket_folders
+from autotune_trials.protocol.messages import Block, BlockReport, KnobChoice, Record, SessionConfig
+from autotune_trials.session.knob_files import Preparation, silent
+from autotune_trials.session.launch_environment import socket_folders
+from autotune_trials.session.session import HANG_TIMEOUT_S, Session
+from autotune_trials.session.silence import SHORTEST_S, SlowestGap
+from autotune_trials.supervisor import process_tags
 
 PEAKS_TIMEOUT_S = 120  # some seconds where nothing is wrong
 # Our own packages come last on the path: what lies beside them must not hide the torch that the job uses.
@@ -91,7 +91,7 @@ class LocalExecutor(Executor):
         self._open: list[Session] = []
         self._pace = SlowestGap()
         self._preparation = Preparation(say=say)
-        marks.sweep_stale(socket_folders())  # what an earlier run left behind when it was killed together with its wardens
+        process_tags.sweep_stale(socket_folders())  # what an earlier run left behind when it was killed together with its wardens
         self._lock = WorkdirLock(spec.workdir) if spec.side_effects.put_back or leftovers(str(self.run_dir)) else None
         try:
             restore_leftovers(self.run_dir)

@@ -41,7 +41,7 @@ from autotune.executors.base import FAILURES, Executor, FixedRun, LiveSession, S
 from autotune_spaces.base import Config, Value
 from autotune_spaces.codec import decode
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
-from autotune_trials.protocol import Block, BlockReport, Hello, Record, SessionConfig, Window
+from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record, SessionConfig, Window
 
 TABLE_SCHEMA_VERSION = 1
 WARM_UP = (20.0, 4.0, 2.0, 1.5)  # times the usual: the first iterations of a fresh process

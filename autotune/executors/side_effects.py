@@ -1,6 +1,6 @@
 """What trials wrote outside their own directories, seen from the tuner: put back, told once, and never left half done.
 
-    a session ends       Session.close puts back what was noted (autotune_trials.put_back); written.json says what that was
+    a session ends       Session.close puts back what was noted (autotune_trials.file_restore.restore); written.json says what that was
     the first one        the working directory is also looked through for files that changed unseen: noticed.json
     a session begins     not while a file of the user's could not be put back: the next trial would start from another state
     a run begins         it alone may put things back in this working directory, and in those in it; what a killed run left is put back first
@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 
 from autotune.errors import InputError
 from autotune.results import Written
+from autotune_trials.file_restore.restore import OUTCOME, Outcome, leftovers, put_back
+from autotune_trials.file_restore.scope import Places
 from autotune_trials.paths import publish
-from autotune_trials.places import Places
-from autotune_trials.put_back import OUTCOME, Outcome, leftovers, put_back
 
 NOTICED = "noticed.json"
 SCAN_S = 1.0  # a working directory with a million files is looked at in part

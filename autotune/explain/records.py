@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autotune_spaces.base import Value
-from autotune_trials.evidence import Place
+from autotune_trials.protocol.evidence import Place
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from autotune.explain.records import Operator, Peak, PerfSummary
 from autotune.explain.roofline import roof_for
 from autotune.explain.trace import Trace
 from autotune.verdict.timing import drop_start, waiting_times_s, warm_up_end
-from autotune_trials.protocol import Window
+from autotune_trials.protocol.messages import Window
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from autotune.errors import InputError
 from autotune.export.launching import Launch, arrive
 from autotune_spaces import staging
-from autotune_trials import marks, processes
-from autotune_trials.preparing import Preparation, silent
-from autotune_trials.surroundings import socket_folders
+from autotune_trials.session.knob_files import Preparation, silent
+from autotune_trials.session.launch_environment import socket_folders
+from autotune_trials.supervisor import process_tags, procfs
 
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 SI_KERNEL = 0x80  # a signal that the kernel sent, not a process: of a terminal's keys, which the whole foreground group gets
@@ -35,7 +35,7 @@ def attend(launch: Callable[[Preparation], Launch], quiet: bool = False) -> int:
     Raises:
         InputError: it cannot be prepared or started.
     """
-    marks.sweep_stale(socket_folders())  # a launcher that was killed could not put its files away
+    process_tags.sweep_stale(socket_folders())  # a launcher that was killed could not put its files away
     with Preparation(say=silent if quiet else _say) as preparation:
         with _ended_by_term():
             job = launch(preparation)
@@ -78,11 +78,11 @@ def end_as(status: int) -> None:
 
 
 def _start(job: Launch, program: str, env: dict[str, str], mask: set[int | signal.Signals]) -> subprocess.Popen[bytes]:
-    prctl = processes.find_prctl()
+    prctl = procfs.find_prctl()
 
     def in_child() -> None:
         if prctl:
-            prctl(processes.PR_SET_PDEATHSIG, signal.SIGKILL)
+            prctl(procfs.PR_SET_PDEATHSIG, signal.SIGKILL)
         for number in PASSED_ON:
             if callable(signal.getsignal(number)):  # ours: one that waits since the fork ends the job, as it would a moment later
                 signal.signal(number, signal.SIG_DFL)

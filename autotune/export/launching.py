@@ -32,10 +32,10 @@ from autotune_spaces.codec import encode
 from autotune_spaces.knobs import create
 from autotune_spaces.knobs.via import is_shell
 from autotune_spaces.space import command_line
-from autotune_trials.marks import MARK_VARIABLE
 from autotune_trials.paths import SessionPaths, publish
-from autotune_trials.preparing import Preparation
-from autotune_trials.protocol import SESSION_VARIABLE, KnobChoice, SessionConfig
+from autotune_trials.protocol.messages import SESSION_VARIABLE, KnobChoice, SessionConfig
+from autotune_trials.session.knob_files import Preparation
+from autotune_trials.supervisor.process_tags import MARK_VARIABLE
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def environment_of(launch: Launch) -> dict[str, str]:
         import autotune_trials
 
         packages = [str(Path(str(m.__file__)).parent) for m in (autotune_trials, autotune_spaces)]
-        inject = str(Path(packages[0]) / "agent" / "inject")
+        inject = str(Path(packages[0]) / "agent" / "bootstrap" / "inject")
         env[SESSION_VARIABLE] = str(write_session(launch.session))
         env["AUTOTUNE_PACKAGES"] = os.pathsep.join(packages)
         env["PYTHONPATH"] = os.pathsep.join([inject, *filter(None, [env.get("PYTHONPATH", "")])])

@@ -18,7 +18,7 @@ from autotune.explain.records import Finding, Operator, Peak, Side
 from autotune.results import Anatomy
 from autotune_spaces.base import Value
 from autotune_spaces.facts import JobFacts, Machine
-from autotune_trials.evidence import Evidence, Place
+from autotune_trials.protocol.evidence import Evidence, Place
 
 
 class NotJudgeable(Exception):

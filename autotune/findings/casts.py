@@ -6,7 +6,7 @@ from autotune.explain.records import Finding, Operator
 from autotune.findings.base import Case, Rule
 from autotune.findings.measures import compute_s, dimensions, half_dtype, iteration_s, need
 from autotune.words import duration_words
-from autotune_trials.evidence import Calls
+from autotune_trials.protocol.evidence import Calls
 
 COST_SHARE = 0.05  # autocast's own casts of weights and losses stay below it in common models; a cure of less is hardly measured
 COPIES = ("aten::copy_", "aten::_to_copy", "aten::to")

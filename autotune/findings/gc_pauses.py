@@ -8,7 +8,7 @@ from autotune.findings.measures import iteration_s
 from autotune.findings.sites import LEAST_S, LEAST_SHARE, seen, sites
 from autotune.findings.stalls import LEAST_SEEN
 from autotune.words import duration_words
-from autotune_trials.evidence import Place
+from autotune_trials.protocol.evidence import Place
 
 FULL = 2  # generation: all objects are looked through
 

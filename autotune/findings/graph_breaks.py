@@ -6,7 +6,7 @@ from autotune.explain.records import Finding
 from autotune.findings.base import Case, Rule
 from autotune.findings.measures import at, need
 from autotune.words import duration_words
-from autotune_trials.evidence import GraphBreak
+from autotune_trials.protocol.evidence import GraphBreak
 
 MOST = 5  # findings of one kind; what they have in common shows in fewer
 SEEN_S = 1e-4  # of an iteration: less than this the sampler, who looks every 2 ms, cannot tell

@@ -14,7 +14,7 @@ from autotune.findings.measures import at, iteration_s
 from autotune.findings.stalls import slow_iterations, working_s
 from autotune.findings.tensor_readout import TensorReadout
 from autotune.words import duration_words
-from autotune_trials.evidence import Frames, Pause, Place
+from autotune_trials.protocol.evidence import Frames, Pause, Place
 
 RULES_ON_CALLS = (TensorReadout, LogPrinting, FileWrites, ArrayCopies, MadeOnHost)
 JUDGED = frozenset(kind for rule in RULES_ON_CALLS for kind in rule.kinds)

@@ -9,8 +9,8 @@ from typing import Any
 
 from autotune.explain.records import Operator
 from autotune.findings.base import Case, NotJudgeable
-from autotune_trials.evidence import Frames, Place
-from autotune_trials.protocol import PHASES
+from autotune_trials.protocol.evidence import Frames, Place
+from autotune_trials.protocol.messages import PHASES
 
 COMPUTE = ("forward", "backward", "optimizer", "other")  # phases in which operators run
 

@@ -15,7 +15,7 @@ from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule
 from autotune.findings.measures import at, iteration_s
 from autotune.words import duration_words
-from autotune_trials.evidence import Calls, Evidence, Place
+from autotune_trials.protocol.evidence import Calls, Evidence, Place
 
 LEAST_SHARE = 0.02  # of an iteration: confirm does not call less a gain (stages/confirm.py), so it is not worth a person's time
 LEAST_S = 50e-6  # an iteration: below, watching a call costs as much as the call

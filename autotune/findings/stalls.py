@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from autotune_trials.evidence import Calls, Evidence, Place
+from autotune_trials.protocol.evidence import Calls, Evidence, Place
 
 SLOW_SHARE = 0.25  # of the median, and
 SLOW_DEVIATIONS = 6.0  # robust standard deviations (1.4826 MAD) above the median: an iteration is slow. Of a normal one in 1e9

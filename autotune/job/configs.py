@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from autotune.job.spec import SearchSpace
 from autotune_spaces.base import Config, Numerics, Scope, Value
-from autotune_trials.protocol import KnobChoice
+from autotune_trials.protocol.messages import KnobChoice
 
 
 def key_of(config: Config) -> str:

@@ -17,7 +17,7 @@ from autotune.secrets import mask_command, mask_url
 from autotune.verdict.words import certificate
 from autotune_spaces import knobs as knob_registry
 from autotune_spaces.base import Value
-from autotune_trials.protocol import PHASES
+from autotune_trials.protocol.messages import PHASES
 
 PHASE_WORDS = {
     "data": "waiting for data", "to_device": "copy to device", "forward": "forward", "backward": "backward",

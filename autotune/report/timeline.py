@@ -15,7 +15,7 @@ from autotune.explain.records import Side, Span
 from autotune.report import words
 from autotune.report.story import PHASE_WORDS
 from autotune.results import Result
-from autotune_trials.protocol import PHASES
+from autotune_trials.protocol.messages import PHASES
 
 WIDTH = 1000  # of the strip in its own units
 MOST_SPANS = 500  # in one row: finer than that no screen shows

@@ -21,7 +21,7 @@ from autotune.report.progress import Progress
 from autotune.tracking.base import Tracker
 from autotune_spaces.codec import decode, encode
 from autotune_trials.paths import publish
-from autotune_trials.protocol import Record
+from autotune_trials.protocol.messages import Record
 
 OVER = 1.1  # of the budget's minutes: what would end later is not begun, or is foretold before the search
 KILLS = 3  # times in a row that somebody may kill the job in the same piece of work, before that is taken for the work's own doing

@@ -24,7 +24,7 @@ from autotune.verdict.loss import RULES, LossDecision, LossRun, compare, fingerp
 from autotune.verdict.metrics import compare_metric
 from autotune_spaces.base import Config, Numerics
 from autotune_spaces.codec import decode
-from autotune_trials.protocol import Record
+from autotune_trials.protocol.messages import Record
 
 SHOWN_DIFFERENCES = 4  # settings named in the reason; the rest is counted
 

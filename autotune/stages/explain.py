@@ -34,10 +34,10 @@ from autotune.stages.nsight import captured
 from autotune.tracking.records import record_trace
 from autotune.verdict.timing import anatomy, drop_start, warm_up_end
 from autotune_spaces.base import Config
-from autotune_trials.evidence import Evidence
 from autotune_trials.measure.peaks import best_of
 from autotune_trials.paths import publish, publish_copy
-from autotune_trials.protocol import Record
+from autotune_trials.protocol.evidence import Evidence
+from autotune_trials.protocol.messages import Record
 
 SETTLE_STEPS = 30  # iterations before the profiled ones: past warm-up, in mid-epoch for most jobs
 SETTLE_SECONDS = 2.0  # and at least this long: rates and the use of the cores are read from these iterations

@@ -22,7 +22,7 @@ from autotune.stages.bench import KILLS, Bench
 from autotune.verdict.speedup import LOOKS
 from autotune.verdict.timing import WARM_UP_MINIMUM, disturbed, warm_up_end
 from autotune_spaces.base import Config, Knob, Scope, Value
-from autotune_trials.protocol import Record, SessionConfig, Window
+from autotune_trials.protocol.messages import Record, SessionConfig, Window
 
 MIN_SECONDS = 4.0  # after warm-up; a shorter window is at the mercy of single scheduler hiccups (verdicts.md: 4-6 s)
 MIN_ITERATIONS = 60  # after warm-up: for the mean of stalls that come every few dozen iterations

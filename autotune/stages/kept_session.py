@@ -21,8 +21,8 @@ from autotune.stages.bench import KILLS, Bench
 from autotune.stages.lanes import MOST_LOST
 from autotune.stages.room import Room
 from autotune_spaces.base import Config
-from autotune_trials.diagnose import KILLED, WORKERS_TOO_MANY
-from autotune_trials.protocol import Block, BlockReport, Window
+from autotune_trials.diagnosis.classify import KILLED, WORKERS_TOO_MANY
+from autotune_trials.protocol.messages import Block, BlockReport, Window
 
 BLOCK_LIMIT_S = 60.0  # a candidate this slow has lost anyway
 TOO_MANY_WORKERS = "workers are more than the machine or its limits hold"

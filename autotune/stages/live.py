@@ -22,7 +22,7 @@ from autotune.stages.room import MIN_ITERATIONS
 from autotune.verdict.speedup import LogRatio, live_log_ratio, pooled
 from autotune.verdict.timing import anatomy, cost_per_sample, disturbed, mean_turnover_s
 from autotune_spaces.base import Config
-from autotune_trials.protocol import Block, BlockReport, Window
+from autotune_trials.protocol.messages import Block, BlockReport, Window
 
 BLOCK_S = 0.7  # aim of one measured block: long against scheduler ticks (4 ms), short against drift (seconds)
 FIRST_ITERATIONS = 12  # before anything is known of the job's speed

@@ -31,7 +31,7 @@ from autotune.verdict.timing import anatomy, cost_without_data, mean_samples, me
 from autotune_spaces.base import Withdrawn
 from autotune_spaces.codec import decode, encode
 from autotune_spaces.facts import JobFacts, Machine
-from autotune_trials.protocol import Hello, Record, Window
+from autotune_trials.protocol.messages import Hello, Record, Window
 
 FIRST_RUN, FIRST_SEED = "first-run", 0  # its key in the journal; the seed of the first pair
 EPOCH_SHARE = 0.05  # of the budget that a live session may spend on the job's first epoch, before anything is measured

@@ -27,7 +27,7 @@ from autotune.verdict.gradients import relative_error
 from autotune.verdict.speedup import LogRatio, noise_of
 from autotune.verdict.timing import anatomy, cost_per_sample, drop_start, start_up_excess, warm_up_end
 from autotune_spaces.base import Config
-from autotune_trials.protocol import Record
+from autotune_trials.protocol.messages import Record
 
 PROCESS_PAIRS = 3  # a value that needs a new process is tried with so many
 

@@ -21,7 +21,7 @@ from autotune.stages.kept_session import COMPILE_LIMIT_S, BlockFailed, KeptSessi
 from autotune.stages.room import MIN_ITERATIONS
 from autotune.verdict.timing import anatomy, cost_per_sample, disturbed, full_batches, winsorized_mean
 from autotune_spaces.base import Config
-from autotune_trials.protocol import Block, BlockReport, Window
+from autotune_trials.protocol.messages import Block, BlockReport, Window
 
 BLOCK_S = 0.25  # aim of one measured block
 MOST_WEIGHT = 4.0  # of a block: longer ones share the machine's speed of their moment

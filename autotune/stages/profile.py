@@ -20,7 +20,7 @@ from autotune.stages.observe import choose_knobs, copy_share, explain_failure, m
 from autotune.verdict.bottleneck import name_bottleneck
 from autotune.verdict.timing import anatomy, drop_start, reader_of, warm_up_end
 from autotune_spaces.base import Config
-from autotune_trials.protocol import Hello, Record
+from autotune_trials.protocol.messages import Hello, Record
 
 SIDE = "baseline"  # the explain stage's name for the only side there is
 

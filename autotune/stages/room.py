@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autotune_trials.protocol import Block
+from autotune_trials.protocol.messages import Block
 
 MIN_ITERATIONS, MAX_ITERATIONS = 8, 400  # of a block
 ROUND = 6  # blocks for which there is to be room: the four of a comparison, one that was interrupted, and what all of them need to settle

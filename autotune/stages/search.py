@@ -39,7 +39,7 @@ from autotune.verdict.speedup import MINIMUM_GAIN, LogRatio, choose
 from autotune.verdict.timing import start_up_excess, warm_up_end
 from autotune_spaces.base import Config, Value
 from autotune_spaces.codec import decode, encode
-from autotune_trials.protocol import Record
+from autotune_trials.protocol.messages import Record
 
 FINALISTS = 2  # of a sampler's trials
 

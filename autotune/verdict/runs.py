@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean, variance
 
-from autotune_trials.protocol import Record
+from autotune_trials.protocol.messages import Record
 
 CURVE_POINTS = 60  # enough for a plot of a hand's width
 MOVING_BINS = 6

@@ -18,7 +18,7 @@ from statistics import fmean, median
 
 from autotune.results import Anatomy
 from autotune_spaces.facts import ReaderFacts
-from autotune_trials.protocol import PHASES, Window
+from autotune_trials.protocol.messages import PHASES, Window
 
 WINSOR_FACTOR = (
     10.0  # stalls up to here are the configuration's own and count in full; a longer one is pulled down to it

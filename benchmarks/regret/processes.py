@@ -27,7 +27,7 @@ from autotune.stages.bench import Bench
 from autotune.stages.observe import observe
 from autotune.tracking import open_tracker
 from autotune.verdict.timing import cost_per_sample, disturbed, drop_start, mean_samples, start_up_excess, warm_up_end
-from autotune_trials.protocol import Record, Window
+from autotune_trials.protocol.messages import Record, Window
 
 STEPS = 60  # of a window after its warm-up, at least
 MOST_SECONDS = 90.0  # of a window, were it ever so slow

@@ -47,7 +47,7 @@ from autotune.verdict.sequential import robust_mean, t_quantile  # noqa: E402
 from autotune.verdict.speedup import LOOKS, MINIMUM_GAIN, SpeedDecision, choose, decide, live_log_ratio  # noqa: E402
 from autotune.verdict.timing import cost_per_sample, disturbed, drop_start, warm_up_end  # noqa: E402
 from autotune_trials.measure.machine_load import between, snapshot  # noqa: E402
-from autotune_trials.protocol import Window  # noqa: E402
+from autotune_trials.protocol.messages import Window  # noqa: E402
 
 LOADS = ("quiet", "drifting", "bursty, seen", "bursty, unseen")
 PLANTED = {"1.00": (30, 30), "1.03": (34, 33), "1.15": (23, 20), "0.90": (27, 30)}  # training steps: baseline, candidate

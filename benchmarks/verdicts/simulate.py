@@ -34,7 +34,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces")]
 from autotune.results import Interval  # noqa: E402
 from autotune.verdict.speedup import LOOKS, LogRatio, SpeedDecision, choose, decide, live_log_ratio, pooled  # noqa: E402
 from autotune.verdict.timing import cost_per_sample, disturbed, drop_start, warm_up_end  # noqa: E402
-from autotune_trials.protocol import Window  # noqa: E402
+from autotune_trials.protocol.messages import Window  # noqa: E402
 
 MACHINES = ("quiet", "drifting", "bursty, seen", "bursty, unseen", "very noisy")
 RATIOS = (1.00, 1.03, 1.15, 0.90)  # planted speed-ups

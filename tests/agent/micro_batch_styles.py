@@ -18,9 +18,9 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from autotune_trials.agent.amp import LossScaler
-from autotune_trials.agent.loop import Agent
-from autotune_trials.protocol import SessionConfig
+from autotune_trials.agent.controls.autocast import LossScaler
+from autotune_trials.agent.core.agent import Agent
+from autotune_trials.protocol.messages import SessionConfig
 
 torch.set_num_threads(1)
 agent = Agent(torch, SessionConfig(mode="live", directory=sys.argv[1], warmup_steps=10**9))

@@ -98,7 +98,7 @@ def install(seen: Any = lambda: None) -> Cuda:
     """In a job under the agent: it trains on cuda:1 from now on, as far as the agent can tell."""
     import torch
 
-    from autotune_trials import marking
+    from autotune_trials import api
 
     cuda = Cuda(seen)
     for name in ("Event", "current_stream", "synchronize", "empty_cache", "reset_peak_memory_stats", "max_memory_reserved", "is_initialized",
@@ -111,7 +111,7 @@ def install(seen: Any = lambda: None) -> Cuda:
     base.capture_begin = lambda self, **options: setattr(cuda, "capturing", True)
     base.capture_end = lambda self: setattr(cuda, "capturing", False)
     base.replay = lambda self: None
-    marking.receiver.modules.learn_device(torch.device("cuda", 1))  # type: ignore[attr-defined]
+    api.receiver.modules.learn_device(torch.device("cuda", 1))  # type: ignore[attr-defined]
     return cuda
 
 

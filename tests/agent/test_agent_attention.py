@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from autotune_spaces.knobs import create
-from autotune_trials.agent.attention import Attention
-from autotune_trials.protocol import Record
+from autotune_trials.agent.controls.attention import Attention
+from autotune_trials.protocol.messages import Record
 
 # Each iteration prints the kernel that ran, as torch's profiler saw it.
 ATTENDING = """

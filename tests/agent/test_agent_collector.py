@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from autotune_trials.agent.collector import Collector
+from autotune_trials.agent.controls.collector import Collector
 
 ROOTS = [str(Path(__file__).parents[2] / name) for name in (".", "trials", "search_spaces")]
 
 
 def run(code: str) -> str:
     """In a process of its own: pytest has objects and settings of its own."""
-    head = f"import sys; sys.path[:0] = {ROOTS!r}\nimport gc\nfrom autotune_trials.agent import collector\n"
+    head = f"import sys; sys.path[:0] = {ROOTS!r}\nimport gc\nfrom autotune_trials.agent.controls import collector\n"
     done = subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -13,7 +13,7 @@ from pretend_cuda import Cuda, Stream
 from tiny_tuner import CNN, Tuner, block
 
 from autotune_trials.measure.clock import BACKWARD, FORWARD, TO_DEVICE, DeviceClock
-from autotune_trials.protocol import Fault, Hello
+from autotune_trials.protocol.messages import Fault, Hello
 
 STEP = """
 def step():

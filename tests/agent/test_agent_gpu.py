@@ -12,7 +12,7 @@ import torch
 from tiny_tuner import CNN, Tuner, block, run_bare
 
 from autotune.verdict.timing import cost_without_data, waiting_times_s
-from autotune_trials.protocol import Fault, Hello, Record
+from autotune_trials.protocol.messages import Fault, Hello, Record
 
 pytestmark = pytest.mark.gpu
 
@@ -256,7 +256,7 @@ def test_float16_on_cuda_follows_grad_scaler(tuner: Tuner) -> None:
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
 def test_float16_with_a_fused_optimizer_never_waits_for_the_device(name: str) -> None:
-    from autotune_trials.agent.amp import LossScaler
+    from autotune_trials.agent.controls.autocast import LossScaler
 
     model = torch.nn.Linear(64, 64, device="cuda")
     options = {"momentum": 0.9} if name == "SGD" else {}
@@ -391,7 +391,7 @@ def test_a_block_after_graphs_does_not_inherit_their_memory(tuner: Tuner) -> Non
 def test_every_optimizer_that_is_offered_steps(name: str, dtype: str) -> None:
     import torch
 
-    from autotune_trials.agent.optimizers import OptimizerControl
+    from autotune_trials.agent.controls.optimizers import OptimizerControl
 
     def built() -> torch.optim.Optimizer:
         parameter = torch.nn.Parameter(torch.ones(67, device="cuda", dtype=getattr(torch, dtype)))
@@ -410,7 +410,7 @@ def test_every_optimizer_that_is_offered_steps(name: str, dtype: str) -> None:
 def test_the_probe_of_a_large_model_needs_little_memory() -> None:
     import torch
 
-    from autotune_trials.agent.probe import NormProbe
+    from autotune_trials.agent.facts.gradient_probe import NormProbe
 
     parameters = [torch.nn.Parameter(torch.ones(8192, 8192, device="cuda"))]
     probe, optimizer = NormProbe(torch, 1), torch.optim.SGD(parameters, lr=1.0)
@@ -425,7 +425,7 @@ def test_the_probe_of_a_large_model_needs_little_memory() -> None:
 def test_a_pinned_batch_is_kept_pinned() -> None:
     import torch
 
-    from autotune_trials.agent.batches import copy_batch
+    from autotune_trials.agent.loop.batches import copy_batch
 
     batch = torch.arange(6.0).pin_memory()
     copied = copy_batch(batch)

@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import autotune
-from autotune_trials.agent.loop import Agent
-from autotune_trials.protocol import KnobChoice, SessionConfig
+from autotune_trials.agent.core.agent import Agent
+from autotune_trials.protocol.messages import KnobChoice, SessionConfig
 
 
 @pytest.fixture

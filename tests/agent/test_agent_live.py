@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tiny_tuner import CNN, Tuner, block
 
-from autotune_trials.protocol import BlockReport
+from autotune_trials.protocol.messages import BlockReport
 
 # The reference is computed from the weights without calling the module: no knob reaches it.
 WATCHED = CNN + """
@@ -132,7 +132,7 @@ while True:
         moved = (model[3].bias.detach() - before).norm() / model[3].bias.grad.norm()
         print(f"{moved / 1e-3:.2f}", optimizer.param_groups[0]["lr"], flush=True)
 """
-    from autotune_trials.protocol import Block, KnobChoice
+    from autotune_trials.protocol.messages import Block, KnobChoice
 
     twice = Block("x2", (KnobChoice("batch_size", 32, {"lr_scaling": "linear"}),), 6, min_settle=2, max_settle=12)
     reports, seen = run_live(tuner, source, block("b"), twice, block("b2"))
@@ -275,7 +275,7 @@ while count < 40:
         count += 1
         if count == 6:
             def broken(self, *a): raise ZeroDivisionError("planted")
-            sys.modules["autotune_trials.agent.blocks"].LiveMode.on_iteration = broken
+            sys.modules["autotune_trials.agent.core.live_mode"].LiveMode.on_iteration = broken
 patched = [f.__qualname__ for f in (torch.Tensor.backward, torch.autograd.backward, nn.Module.__call__, torch.compile, DataLoader.__init__,
            torch.set_num_threads, torch.optim.Optimizer.__init__) if hasattr(f, "__wrapped__")]
 print(count, patched, "_compiled_call_impl" in vars(model))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tiny_tuner import Tuner
 
-from autotune_trials.protocol import Record
+from autotune_trials.protocol.messages import Record
 
 JOB = """
 import random
@@ -106,7 +106,7 @@ def test_seeding_a_batch_costs_little_and_is_left_out() -> None:
     import numpy
     import torch
 
-    from autotune_trials.agent.loader_random import EpochSeeds, SeededFetcher
+    from autotune_trials.agent.dataloader.rng_streams import EpochSeeds, SeededFetcher
 
     class Nothing:
         number, own_s = 1, 0.0

@@ -10,11 +10,11 @@ import time
 
 import pytest
 
-from autotune_trials.agent.settling import AFTER_DRAIN, LockstepSettling, Settling
+from autotune_trials.agent.core.settling import AFTER_DRAIN, LockstepSettling, Settling
 from autotune_trials.measure import clock as phases
 from autotune_trials.measure.clock import PhaseClock
 from autotune_trials.measure.machine_load import between, snapshot
-from autotune_trials.protocol import Block
+from autotune_trials.protocol.messages import Block
 
 
 def settle_at(times: list[float], queue: int = 0, seconds: float = 0.0, paused_s: float = 0.0, **limits: float) -> tuple[int, bool]:
@@ -158,7 +158,7 @@ def test_own_work_is_not_foreign_load() -> None:
 def test_loss_meter_sums_scalars_and_knows_what_is_none() -> None:
     import torch
 
-    from autotune_trials.agent.loss import LossMeter
+    from autotune_trials.agent.loop.loss import LossMeter
 
     meter = LossMeter(torch)
     meter.add(torch.tensor(1.5))
@@ -176,7 +176,7 @@ def test_loss_meter_sums_scalars_and_knows_what_is_none() -> None:
 def test_the_loss_of_a_tensor_with_a_gradient_is_what_backward_differentiates() -> None:
     import torch
 
-    from autotune_trials.agent.loss import LossMeter
+    from autotune_trials.agent.loop.loss import LossMeter
 
     meter, x = LossMeter(torch), torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
     meter.add(x * 2, torch.tensor([1.0, 0.5, 0.0]))
@@ -204,7 +204,7 @@ def parameters(shapes: list[tuple[int, ...]], scale: float = 1.0, seed: int = 0)
 def sketch_of(found: list) -> list[float]:
     import torch
 
-    from autotune_trials.agent.probe import GradientSketch
+    from autotune_trials.agent.facts.gradient_probe import GradientSketch
 
     sketch = GradientSketch(torch, True)
     sketch.take(found)
@@ -266,7 +266,7 @@ def test_sparse_and_unusual_gradients_are_sketched_or_left_out() -> None:
 def test_a_probe_that_cannot_measure_gives_up_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from autotune_trials.agent.probe import NormProbe
+    from autotune_trials.agent.facts.gradient_probe import NormProbe
 
     probe, (parameter,) = NormProbe(torch, 8), parameters([(4,)])
     monkeypatch.setattr(probe, "_norm", lambda tensors: 1 / 0)
@@ -278,7 +278,7 @@ def test_a_probe_that_cannot_measure_gives_up_quietly(monkeypatch: pytest.Monkey
 def test_of_a_large_model_the_probe_keeps_a_sample(layout: str) -> None:
     import torch
 
-    from autotune_trials.agent.probe import SKETCHED, NormProbe
+    from autotune_trials.agent.facts.gradient_probe import SKETCHED, NormProbe
 
     model = torch.nn.Sequential(torch.nn.Linear(4096, 4096), torch.nn.Conv2d(256, 512, 3))
     model.to(memory_format=getattr(torch, layout))
@@ -299,7 +299,7 @@ def test_of_a_large_model_the_probe_keeps_a_sample(layout: str) -> None:
 
 LEAVES_THE_HEAP = """\
 import ctypes, torch
-from autotune_trials.agent.probe import GradientSketch, NormProbe
+from autotune_trials.agent.facts.gradient_probe import GradientSketch, NormProbe
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]

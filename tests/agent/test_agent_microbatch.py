@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tiny_tuner import Tuner, block, run_bare
 
-from autotune_trials.protocol import Record
+from autotune_trials.protocol.messages import Record
 
 SAME = pytest.approx
 SPLIT = ("plain split", "uneven split", "accumulating split", "contrastive", "closure", "wrapped split", "own gradients split", "checkpointed split")

@@ -10,7 +10,7 @@ import pytest
 from test_agent_live import in_order
 from tiny_tuner import Tuner, block, run_bare
 
-from autotune_trials.protocol import Record
+from autotune_trials.protocol.messages import Record
 
 STEPS = 40
 

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 from tiny_tuner import JobProcess, Tuner, block
 
-from autotune_trials.protocol import Plan, Progress, dump, load
+from autotune_trials.protocol.messages import Plan, Progress, dump, load
 
 DDP = """
 import os, torch, torch.distributed as dist

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tiny_tuner import Tuner, block
 
-from autotune_trials.diagnose import WORKERS_TOO_MANY
-from autotune_trials.protocol import BlockReport, Hello, Window
+from autotune_trials.diagnosis.classify import WORKERS_TOO_MANY
+from autotune_trials.protocol.messages import BlockReport, Hello, Window
 
 JOB = """
 import time

@@ -9,7 +9,7 @@ import math
 import pytest
 from tiny_tuner import CNN, Tuner, run_bare
 
-from autotune_trials.protocol import Record
+from autotune_trials.protocol.messages import Record
 
 LOOP = CNN + """
 count = 0
@@ -95,9 +95,9 @@ def test_the_window_goes_on_until_min_seconds(tuner: Tuner) -> None:
 
 
 def test_a_slow_job_shows_signs_of_life(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autotune_trials.protocol import Progress
+    from autotune_trials.protocol.messages import Progress
 
-    often = "__import__('sys').modules['autotune_trials.agent.modes'].PROGRESS_S = 0.5"
+    often = "__import__('sys').modules['autotune_trials.agent.core.modes'].PROGRESS_S = 0.5"
     source = LOOP.replace("count = 0", f"count = 0; {often}").replace("count += 1", "count += 1; __import__('time').sleep(0.1)")
     tuner.start(source, "fixed", steps=100)
     kinds = []

@@ -18,10 +18,10 @@ from tiny_tuner import Tuner, block, run_bare
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from autotune_trials.agent.entries import SLOT
-from autotune_trials.agent.loop import Agent
-from autotune_trials.agent.regional import repeated_blocks
-from autotune_trials.protocol import KnobChoice, SessionConfig
+from autotune_trials.agent.controls.entry_modules import SLOT
+from autotune_trials.agent.controls.regional import repeated_blocks
+from autotune_trials.agent.core.agent import Agent
+from autotune_trials.protocol.messages import KnobChoice, SessionConfig
 
 Launch = Callable[..., Agent]
 

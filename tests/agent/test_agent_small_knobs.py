@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tiny_tuner import Tuner, block
 
-from autotune_trials.protocol import Record
+from autotune_trials.protocol.messages import Record
 
 COLLECTED = """
 import gc, torch

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tiny_tuner import Tuner
 
-from autotune_trials.agent.optimizers import OptimizerControl
-from autotune_trials.agent.watching import optimizer_trial
-from autotune_trials.agent.watching.compiles import guard, one_line, user_line
-from autotune_trials.agent.watching.standing import governors
+from autotune_trials.agent.controls.optimizers import OptimizerControl
+from autotune_trials.agent.observers import optimizer_trial
+from autotune_trials.agent.observers.compiles import guard, one_line, user_line
+from autotune_trials.agent.observers.standing import governors
 
 JOB = """
 import torch

@@ -10,9 +10,9 @@ import time
 import pytest
 from tiny_tuner import CNN, Tuner, run_bare
 
-from autotune_trials.agent.watching.sampler import stack_of
-from autotune_trials.evidence import Calls, Evidence
-from autotune_trials.protocol import Hello, Record
+from autotune_trials.agent.observers.sampler import stack_of
+from autotune_trials.protocol.evidence import Calls, Evidence
+from autotune_trials.protocol.messages import Hello, Record
 
 LOOP = CNN + """
 import gc, os, tempfile, time

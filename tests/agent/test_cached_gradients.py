@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from autotune_trials.agent.cached_gradients import ITERATIONS, CachedGradients, Value
+from autotune_trials.agent.loop.cached_gradients import ITERATIONS, CachedGradients, Value
 
 
 class Job:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autotune_trials.agent.closures import Evaluations
-from autotune_trials.agent.lead import SILENT, Lead
+from autotune_trials.agent.loop.closures import Evaluations
+from autotune_trials.agent.loop.lead_optimizer import SILENT, Lead
 
 
 class Optimizer:

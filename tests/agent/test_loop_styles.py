@@ -23,7 +23,7 @@ from autotune.job.spec import JobSpec, SearchSpace, SideEffects
 from autotune_spaces.base import Withdrawn
 from autotune_spaces.facts import JobFacts
 from autotune_spaces.knobs import create
-from autotune_trials.protocol import Block, KnobChoice, Record
+from autotune_trials.protocol.messages import Block, KnobChoice, Record
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 STEPS = 50

@@ -19,8 +19,8 @@ import torch._dynamo.config
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from autotune_trials.agent.loop import Agent
-from autotune_trials.protocol import KnobChoice, SessionConfig
+from autotune_trials.agent.core.agent import Agent
+from autotune_trials.protocol.messages import KnobChoice, SessionConfig
 
 Launch = Callable[..., Agent]
 

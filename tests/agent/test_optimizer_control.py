@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from autotune_trials.agent.optimizers import OptimizerControl
+from autotune_trials.agent.controls.optimizers import OptimizerControl
 
 
 def built(cls: type, dtype: torch.dtype) -> torch.optim.Optimizer:

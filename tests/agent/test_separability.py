@@ -12,8 +12,8 @@ import torch
 from balanced_loss import Balanced
 from torch import nn
 
-from autotune_trials.agent.parts import Inseparable, cut, join, lengths_of, rows_of
-from autotune_trials.agent.separability import adds_losses, why_inseparable
+from autotune_trials.agent.controls.sample_slices import Inseparable, cut, join, lengths_of, rows_of
+from autotune_trials.agent.controls.separability import adds_losses, why_inseparable
 
 ROWS, SIZE = 10, 4
 

@@ -9,9 +9,15 @@ import numpy
 import pytest
 import torch
 
-from autotune_trials.agent import twisters
-from autotune_trials.agent.random_streams import give_streams_back, keep_streams, seed_streams
-from autotune_trials.agent.twisters import NumpyTwister, PublicStream, PythonTwister, numpy_stream, python_stream
+from autotune_trials.agent.snapshots import mersenne_twister
+from autotune_trials.agent.snapshots.mersenne_twister import (
+    NumpyTwister,
+    PublicStream,
+    PythonTwister,
+    numpy_stream,
+    python_stream,
+)
+from autotune_trials.agent.snapshots.random_streams import give_streams_back, keep_streams, seed_streams
 
 
 @pytest.fixture(autouse=True)
@@ -69,8 +75,8 @@ def test_nested_keeping_gives_back_each_its_own() -> None:
 
 @pytest.mark.parametrize("wrong", ["I623iI", "625I", "624I", "Q312Q"])
 def test_another_layout_is_noticed_and_the_public_functions_used(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
-    monkeypatch.setattr(twisters, "PYTHON_STATE", f"{twisters.WORDS}Ii" if wrong == "625I" else wrong)
-    monkeypatch.setattr(twisters, "NUMPY_STATE", f"i{twisters.WORDS}I" if wrong == "625I" else wrong)
+    monkeypatch.setattr(mersenne_twister, "PYTHON_STATE", f"{mersenne_twister.WORDS}Ii" if wrong == "625I" else wrong)
+    monkeypatch.setattr(mersenne_twister, "NUMPY_STATE", f"i{mersenne_twister.WORDS}I" if wrong == "625I" else wrong)
     found = python_stream(), numpy_stream(numpy)
     assert [type(stream) for stream in found] == [PublicStream, PublicStream]
     kept = [stream.keep() for stream in found]
@@ -81,7 +87,7 @@ def test_another_layout_is_noticed_and_the_public_functions_used(monkeypatch: py
 
 
 def test_a_spare_number_that_lies_nowhere_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(twisters, "NUMPY_SPARE", "dd")
+    monkeypatch.setattr(mersenne_twister, "NUMPY_SPARE", "dd")
     assert type(numpy_stream(numpy)) is PublicStream
 
 

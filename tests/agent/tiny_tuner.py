@@ -17,10 +17,10 @@ from typing import Any
 import bare_runs
 
 from autotune_spaces.codec import encode
-from autotune_trials.protocol import Block, KnobChoice, Plan, Progress, SessionConfig, dump, load
+from autotune_trials.protocol.messages import Block, KnobChoice, Plan, Progress, SessionConfig, dump, load
 
 ROOT = Path(__file__).resolve().parents[2]
-INJECT = ROOT / "trials" / "autotune_trials" / "agent" / "inject"
+INJECT = ROOT / "trials" / "autotune_trials" / "agent" / "bootstrap" / "inject"
 
 CNN = """
 import torch

@@ -15,7 +15,7 @@ from truths import Truth, epoch_means
 from autotune_spaces import knobs
 from autotune_spaces.base import Value, Withdrawn
 from autotune_spaces.facts import JobFacts
-from autotune_trials.protocol import Block, BlockReport, Hello, KnobChoice, Record
+from autotune_trials.protocol.messages import Block, BlockReport, Hello, KnobChoice, Record
 
 SWITCHED = ("num_workers", "batch_size", "amp_dtype", "optimizer_impl", "intra_op_threads", "matmul_precision", "pin_memory", "in_order")
 TRIED = ("micro_batch_size", "gc")  # the job itself shows whether they apply: they may be refused, with the reason

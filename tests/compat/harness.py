@@ -17,8 +17,8 @@ from typing import Any
 from catalogue import HERE, LONG, Program
 
 from autotune_trials.paths import SessionPaths
-from autotune_trials.protocol import Hello, Record, SessionConfig
-from autotune_trials.session import Session
+from autotune_trials.protocol.messages import Hello, Record, SessionConfig
+from autotune_trials.session.session import Session
 
 PYTHON = Path(os.environ.get("AUTOTUNE_COMPAT_PYTHON") or sys.executable)
 STEPS = 50  # at least, in the runs that are compared

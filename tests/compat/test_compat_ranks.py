@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from autotune_trials import marks
 from autotune_trials.paths import SessionPaths
-from autotune_trials.protocol import Block, KnobChoice, SessionConfig
-from autotune_trials.session import Session
+from autotune_trials.protocol.messages import Block, KnobChoice, SessionConfig
+from autotune_trials.session.session import Session
+from autotune_trials.supervisor import process_tags
 
 PYTHON = os.environ.get("AUTOTUNE_COMPAT_PYTHON", "")
 pytestmark = [
@@ -132,7 +132,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Session]]:
     yield start
     for session in made:
         session.close()
-        assert not marks.marked(session.mark)
+        assert not process_tags.marked(session.mark)
 
 
 def printed(session: Session, rank: int) -> list[tuple[int, float]]:

@@ -12,8 +12,8 @@ from catalogue import LONG, Program
 from harness import Place, settle
 
 from autotune_trials.paths import SessionPaths
-from autotune_trials.protocol import SessionConfig
-from autotune_trials.session import Session, SessionFailed
+from autotune_trials.protocol.messages import SessionConfig
+from autotune_trials.session.session import Session, SessionFailed
 
 pytestmark = pytest.mark.compat
 ROOT = Path(__file__).parents[2]

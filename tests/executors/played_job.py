@@ -21,7 +21,7 @@ from autotune.executors.base import FixedRun
 from autotune.executors.replay import Loss, ReplayExecutor, ReplayTable
 from autotune.export.fingerprint import here
 from autotune_spaces.codec import encode
-from autotune_trials.protocol import PlanDone
+from autotune_trials.protocol.messages import PlanDone
 
 FACTORS = {"num_workers": {"1": 0.9, "2": 0.7, "4": 0.75}, "amp_dtype": {"bfloat16": 0.6}, "optimizer_impl": {"fused": 0.9, "foreach": 0.95}}
 

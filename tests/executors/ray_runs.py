@@ -20,7 +20,7 @@ from autotune.journal import Journal
 from autotune.report.terminal import QuietProgress
 from autotune.stages.bench import Bench
 from autotune.tracking import open_tracker
-from autotune_trials import marks, processes
+from autotune_trials.supervisor import process_tags, procfs
 
 T = TypeVar("T")
 HERE = Path(__file__).resolve().parent
@@ -102,7 +102,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
 def guarded() -> set[int]:
     """The slots' processes there are now."""
     found = set()
-    for pid in processes.all_pids():
+    for pid in procfs.all_pids():
         with suppress(OSError):  # it ends while we look
             match = re.search(re.escape(guard.PREFIX) + r"\d+-(\d+)-", Path(f"/proc/{pid}/cmdline").read_text(errors="replace"))
             found |= {int(match[1])} if match else set()
@@ -134,13 +134,13 @@ def _theirs(text: str, pids: set[int]) -> bool:
 
 def _processes(pids: set[int]) -> Iterator[str]:
     """By the mark of their session, or by the slot's directory in their words (guard) or behind their errors (warden)."""
-    for pid in processes.all_pids():
+    for pid in procfs.all_pids():
         try:
             line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             errors = os.readlink(f"/proc/{pid}/fd/2")
         except OSError:
             continue
-        if processes.alive(pid) and (_theirs(marks.mark_of(pid), pids) or any(guard.PREFIX in t and _theirs(t, pids) for t in (line, errors))):
+        if procfs.alive(pid) and (_theirs(process_tags.mark_of(pid), pids) or any(guard.PREFIX in t and _theirs(t, pids) for t in (line, errors))):
             yield f"{pid}: {line}"
 
 

@@ -16,8 +16,8 @@ from ray_runs import Heard, left_behind, meanwhile, pids_in, processes_of, wait_
 from autotune.executors.base import FixedRun, SessionFailed
 from autotune.executors.cluster.executor import RayExecutor
 from autotune.job.load import load_job
-from autotune_trials import processes
-from autotune_trials.protocol import Block, KnobChoice
+from autotune_trials.protocol.messages import Block, KnobChoice
+from autotune_trials.supervisor import procfs
 
 pytestmark = [pytest.mark.ray, pytest.mark.faults]
 
@@ -158,7 +158,7 @@ def test_a_rank_on_the_second_node_is_killed(nodes, tmp_path: Path) -> None:
         with slot.open_live({}) as live:
             pid = rank_pid(executor, 1)
             with pytest.raises(SessionFailed) as failed:
-                meanwhile(lambda: live.measure([Block("long", (), 3000)]), lambda: processes.alive(pid), lambda: os.kill(pid, signal.SIGKILL))
+                meanwhile(lambda: live.measure([Block("long", (), 3000)]), lambda: procfs.alive(pid), lambda: os.kill(pid, signal.SIGKILL))
         assert failed.value.kind in ("crash", "killed", "ended") and not slot.gone, failed.value
         with slot.open_live({}) as again:
             assert again.measure([block("a")])[0].error == ""
@@ -177,7 +177,7 @@ def test_the_second_node_is_gone_and_another_one_takes_its_place(nodes, tmp_path
         with slot.open_live({}) as live:
             pid = rank_pid(executor, 1)
             with pytest.raises(SessionFailed) as failed:
-                meanwhile(lambda: live.measure([Block("long", (), 20_000)]), lambda: processes.alive(pid), switched_off)
+                meanwhile(lambda: live.measure([Block("long", (), 20_000)]), lambda: procfs.alive(pid), switched_off)
         assert failed.value.kind == "lost" and slot.gone
         assert not executor.lanes(), "one node alone is no slot"
         nodes.add()

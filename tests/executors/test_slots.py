@@ -18,8 +18,8 @@ from autotune.executors.cluster.likeness import largest_group, unlike
 from autotune.executors.cluster.places import Place, groups, places
 from autotune.job.load import load_job
 from autotune_spaces.facts import JobFacts, Machine
-from autotune_trials.protocol import BlockReport, Hello
-from autotune_trials.session import SessionFailed
+from autotune_trials.protocol.messages import BlockReport, Hello
+from autotune_trials.session.session import SessionFailed
 
 A100 = Machine(32, 256.0, 64.0, "cuda", "A100", "2.13.0", "3.11", "EPYC", device_count=4, cuda_version="12.8")
 

@@ -20,7 +20,7 @@ from autotune.explain.peaks import beside_vendor
 from autotune.explain.records import Operator, Peak, Side
 from autotune.job.load import load_job
 from autotune.stages.explain import describe, with_frames
-from autotune_trials.protocol import Record, SessionConfig
+from autotune_trials.protocol.messages import Record, SessionConfig
 
 PLANTED = """
 import torch

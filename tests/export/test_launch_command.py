@@ -258,7 +258,7 @@ def test_what_somebody_else_laid_in_the_way_is_not_used(tmp_path: Path, monkeypa
     import tempfile
 
     from autotune.export.launching import write_session
-    from autotune_trials.protocol import SessionConfig
+    from autotune_trials.protocol.messages import SessionConfig
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     trap = tmp_path / f"autotune-{os.getuid()}"

@@ -15,7 +15,7 @@ from typing import Any
 
 from command_line import Job, make_job
 
-from autotune_trials import processes
+from autotune_trials.supervisor import procfs
 
 # Reading a batch sleeps, which a worker hides: twice as fast, on a busy machine as well.
 READS = """\
@@ -88,7 +88,7 @@ def whole_entries(job: Job, run_dir: Path | None = None) -> list[dict[str, Any]]
 def tree_of(process: subprocess.Popen[str]) -> dict[int, str]:
     """The processes below the tuner, each with its command line."""
     found = {}
-    for pid in processes.descendants(process.pid):
+    for pid in procfs.descendants(process.pid):
         try:
             found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
@@ -97,7 +97,7 @@ def tree_of(process: subprocess.Popen[str]) -> dict[int, str]:
 
 
 def parent_of(pid: int) -> int:
-    stat = processes.stat_of(pid)
+    stat = procfs.stat_of(pid)
     return stat[1] if stat else 0
 
 
@@ -107,7 +107,7 @@ def the_tuner(process: subprocess.Popen[str]) -> list[int]:
 
 def the_job(process: subprocess.Popen[str]) -> list[int]:
     """The user's command: the child of the warden."""
-    return [pid for pid, line in tree_of(process).items() if "mine.py" in line and "autotune_trials.warden" not in line and not _is_worker(pid)]
+    return [pid for pid, line in tree_of(process).items() if "mine.py" in line and "autotune_trials.supervisor.supervisor" not in line and not _is_worker(pid)]
 
 
 def one_rank(process: subprocess.Popen[str]) -> list[int]:

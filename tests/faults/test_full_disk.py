@@ -20,7 +20,7 @@ from replayed import Machine, table
 from autotune.disk import told_of_the_disk
 from autotune.errors import InputError
 from autotune.executors.base import FixedRun
-from autotune_trials.protocol import Record
+from autotune_trials.protocol.messages import Record
 
 SMALLEST_KIB = 16  # less is not even an empty tmpfs with a directory in it
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from faulty_runs import SEARCHED, faulty_job, trials_of
 
-from autotune_trials import oom_kills
-from autotune_trials.oom_kills import OomKills
+from autotune_trials.diagnosis import oom_kills
+from autotune_trials.diagnosis.oom_kills import OomKills
 
 SIZES = SEARCHED.replace("num_workers: [0, 1]", "batch_size: [8, 16, 32, 64, 128]").replace("trials: 1", "trials: 6")
 # 8 MiB a sample: 64 MiB at the job's own batch size, 1 GiB at the largest; and room for some of them above what the job has at its start.

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from leftovers import Surroundings, held
 
-from autotune_trials import marks
+from autotune_trials.supervisor import process_tags
 
 
 def a_dead_process() -> tuple[int, str]:
     """Its pid, and a mark as its tuner would have made it."""
-    code = "from autotune_trials import marks; print(marks.new_mark())"
+    code = "from autotune_trials.supervisor import process_tags; print(process_tags.new_mark())"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env)
     return process.pid, process.communicate()[0].strip()
@@ -24,7 +24,7 @@ def a_dead_process() -> tuple[int, str]:
 
 def test_processes_memory_and_sockets_are_seen(tmp_path: Path) -> None:
     pid, mark = a_dead_process()
-    assert marks.is_stale(mark)
+    assert process_tags.is_stale(mark)
     before = Surroundings.of(tmp_path)
     segment, copy, socket = Path(f"/dev/shm/torch_{pid}_7_0"), Path(f"/dev/shm/autotune-{mark}-x"), Path(f"/tmp/autotune-{mark}-y")
     idle = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], cwd=tmp_path)

@@ -8,7 +8,7 @@ from typing import Any
 from autotune.explain.records import Operator, Side
 from autotune.findings import Case
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine, OptimizerFacts
-from autotune_trials.evidence import Evidence, Place
+from autotune_trials.protocol.evidence import Evidence, Place
 
 STEPS = 60
 HERE = Place("/home/me/train.py", 41, "<module>", "loader = DataLoader(data, batch_size=64)")

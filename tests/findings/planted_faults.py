@@ -20,8 +20,8 @@ from autotune.explain.peaks import beside_vendor
 from autotune.findings import RULES, Judgement, judge
 from autotune.stages import explain
 from autotune_trials.paths import SessionPaths
-from autotune_trials.protocol import KnobChoice, Record, SessionConfig
-from autotune_trials.session import Session
+from autotune_trials.protocol.messages import KnobChoice, Record, SessionConfig
+from autotune_trials.session.session import Session
 
 PROGRAMS = Path(__file__).parent / "programs"
 MARK = "# <- planted"

@@ -12,8 +12,8 @@ from autotune.explain.records import Finding, Peak, Side
 from autotune.findings import RULES, Case, NotJudgeable
 from autotune.results import Anatomy
 from autotune.verdict.timing import anatomy
-from autotune_trials.evidence import Calls, Evidence, Frames, GraphBreak, Place, Transfer
-from autotune_trials.protocol import Window
+from autotune_trials.protocol.evidence import Calls, Evidence, Frames, GraphBreak, Place, Transfer
+from autotune_trials.protocol.messages import Window
 
 LINE = Place("/home/me/train.py", 17, "step", "x = x * 1.01")
 LIBRARY = Place("/site-packages/torch/nn/functional.py", 9, own=False)

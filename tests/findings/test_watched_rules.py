@@ -10,7 +10,7 @@ from cases import case, evidence, gpu_case, phases
 from autotune.explain.records import Finding, Side
 from autotune.findings import RULES, Case, NotJudgeable
 from autotune.findings.stalls import slow_iterations, stalls
-from autotune_trials.evidence import Calls, Evidence, Frames, Pause, Place
+from autotune_trials.protocol.evidence import Calls, Evidence, Frames, Pause, Place
 
 LINE = Place("/home/me/train.py", 17, "main", "total += loss.item()")
 OTHER = Place("/home/me/train.py", 30, "main", "save(model)")

@@ -18,7 +18,7 @@ def main() -> None:
     spaces = importlib.resources.files("autotune_spaces") / "presets"
     presets = {entry.name for entry in spaces.iterdir()}
     assert {"auto.yaml", "cpu.yaml", "cuda.yaml", "quick.yaml", "thorough.yaml", "loader.yaml"} <= presets, presets
-    inject = importlib.resources.files("autotune_trials") / "agent" / "inject"
+    inject = importlib.resources.files("autotune_trials") / "agent" / "bootstrap" / "inject"
     assert [e.name for e in inject.iterdir() if e.name != "__pycache__"] == ["sitecustomize.py"]
     shipped = json.loads((importlib.resources.files("autotune") / "job" / "job.schema.json").read_text())
     assert json.loads(run("schema")) == shipped

@@ -191,7 +191,7 @@ def test_only_writing_a_patch_needs_a_parser_of_python() -> None:
 
 
 def test_the_agent_is_light_enough_for_any_job() -> None:
-    code = "import autotune_trials.protocol, autotune_trials.paths, autotune_trials.agent, autotune_spaces.base, autotune_spaces.codec"
+    code = "import autotune_trials.protocol.messages, autotune_trials.paths, autotune_trials.agent, autotune_spaces.base, autotune_spaces.codec"
     assert not _loaded(code) & (HEAVY | {"yaml", "pydantic", "typer", "rich", "psutil", "autotune"})
 
 

@@ -36,7 +36,7 @@ def test_the_three_packages_are_in_it(names: set[str]) -> None:
     "name",
     [
         "autotune/job/job.schema.json",
-        "autotune_trials/agent/inject/sitecustomize.py",
+        "autotune_trials/agent/bootstrap/inject/sitecustomize.py",
         "autotune_spaces/presets/auto.yaml",
     ],
 )
@@ -63,7 +63,7 @@ def test_nothing_else_is_in_it(names: set[str]) -> None:
 
 def test_the_inject_directory_holds_one_file_only(names: set[str]) -> None:
     """It goes on the job's import path: a second file there could shadow a module of the job."""
-    assert [n for n in names if "/agent/inject/" in n] == ["autotune_trials/agent/inject/sitecustomize.py"]
+    assert [n for n in names if "/bootstrap/inject/" in n] == ["autotune_trials/agent/bootstrap/inject/sitecustomize.py"]
 
 
 def test_the_tested_set_fits_what_the_package_asks_for() -> None:

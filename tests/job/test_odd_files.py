@@ -116,8 +116,8 @@ def test_words_reach_the_program_as_they_are(tmp_path: Path) -> None:
     import yaml
 
     from autotune_trials.paths import SessionPaths
-    from autotune_trials.protocol import SessionConfig
-    from autotune_trials.session import Session, SessionFailed
+    from autotune_trials.protocol.messages import SessionConfig
+    from autotune_trials.session.session import Session, SessionFailed
 
     (tmp_path / "say.py").write_text("import json, sys\njson.dump(sys.argv[1:], open('said.json', 'w'))\n")
     (tmp_path / "job.yaml").write_text(yaml.safe_dump({"command": [sys.executable, "say.py", *WORDS]}))

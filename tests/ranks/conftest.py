@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from ddp_job import source, torchrun
 
-from autotune_trials import marks
 from autotune_trials.paths import SessionPaths
-from autotune_trials.protocol import SessionConfig
-from autotune_trials.session import Session
+from autotune_trials.protocol.messages import SessionConfig
+from autotune_trials.session.session import Session
+from autotune_trials.supervisor import process_tags
 
 
 @pytest.fixture
@@ -31,4 +31,4 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Session]]:
     yield start
     for session in made:
         session.close()
-        assert not marks.marked(session.mark)
+        assert not process_tags.marked(session.mark)

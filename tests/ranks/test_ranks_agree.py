@@ -7,10 +7,11 @@ import math
 from pathlib import Path
 
 from autotune_spaces.facts import DdpFacts, JobFacts, LoaderFacts, Machine
-from autotune_trials import diagnose, ranks, standstill
-from autotune_trials.merge import mean_losses, merge_hellos, merge_records, merge_reports
+from autotune_trials.diagnosis import classify, hang_stacks
 from autotune_trials.paths import SessionPaths
-from autotune_trials.protocol import BlockReport, Hello, JobError, Pace, Record, SessionConfig, Window
+from autotune_trials.protocol.messages import BlockReport, Hello, JobError, Pace, Record, SessionConfig, Window
+from autotune_trials.protocol.rank_merge import mean_losses, merge_hellos, merge_records, merge_reports
+from autotune_trials.session import ranks
 
 LOADER = LoaderFacts("Data", "t.py:1", "t.py:1#0", 8, 0, None, False, False, False, False, 13, 100, False, rank_samples=(50,))
 MACHINE = Machine(2, 8.0, 1.0, "cuda", "gpu", "2.13.0", "3.11", device_memory_gib=80.0)
@@ -117,22 +118,22 @@ Root Cause (first observed failure):
 
 
 def test_interleaved_tracebacks_are_told_apart_and_the_cause_is_shown() -> None:
-    lines = diagnose.last_traceback(INTERLEAVED)
-    assert lines[-1] == "ValueError: bad batch" and diagnose.user_line(lines, Path("/home/u")) == "train.py:7"
+    lines = classify.last_traceback(INTERLEAVED)
+    assert lines[-1] == "ValueError: bad batch" and classify.user_line(lines, Path("/home/u")) == "train.py:7"
     assert not any("loss.backward" in line for line in lines)
 
 
 def test_a_program_that_cannot_be_read_is_not_hidden_by_its_launcher() -> None:
     broken = '  File "/home/u/train.py", line 3\n    x = (\n        ^\nSyntaxError: \'(\' was never closed\n'
     dump = 'Current thread 0x1 (most recent call first):\n  File "/v/lib.py", line 5 in wait\n\nExtension modules: numpy\n'
-    lines = diagnose.last_traceback(dump + broken + INTERLEAVED[INTERLEAVED.index("E1120") :])
-    assert lines[-1] == "SyntaxError: '(' was never closed" and diagnose.user_line(lines, Path("/home/u")) == "train.py:3"
+    lines = classify.last_traceback(dump + broken + INTERLEAVED[INTERLEAVED.index("E1120") :])
+    assert lines[-1] == "SyntaxError: '(' was never closed" and classify.user_line(lines, Path("/home/u")) == "train.py:3"
 
 
 def test_a_rank_lost_without_a_word_is_named(tmp_path: Path) -> None:
     paths = SessionPaths(tmp_path)
     paths.stderr.write_text(LOST)
-    found = diagnose.of_logs(tmp_path, paths, "exit code 1")
+    found = classify.of_logs(tmp_path, paths, "exit code 1")
     assert found.kind == "crash" and found.detail == "exit code 1: rank 1 ended by SIGSEGV"
 
 
@@ -144,8 +145,8 @@ SLEEPS = ["Thread 0x1 (most recent call first):", '  File "/home/u/train.py", li
 
 
 def test_of_ranks_that_stand_still_the_one_is_named_that_the_others_wait_for() -> None:
-    assert standstill.culprit({"rank 0": WAITS, "rank 1": SLEEPS}) == "rank 1"
-    assert standstill.culprit({"rank 0": WAITS, "rank 1": WAITS}) == "rank 0"
-    shown = standstill.stacks_in_words({"rank 0": WAITS, "rank 1": SLEEPS}, 30).splitlines()
+    assert hang_stacks.culprit({"rank 0": WAITS, "rank 1": SLEEPS}) == "rank 1"
+    assert hang_stacks.culprit({"rank 0": WAITS, "rank 1": WAITS}) == "rank 0"
+    shown = hang_stacks.stacks_in_words({"rank 0": WAITS, "rank 1": SLEEPS}, 30).splitlines()
     assert shown[0] == "rank 1:" and "rank 0 (waits for others):" in shown
-    assert standstill.stacks_in_words({"rank 0": SLEEPS}, 2).splitlines() == SLEEPS[:2]
+    assert hang_stacks.stacks_in_words({"rank 0": SLEEPS}, 2).splitlines() == SLEEPS[:2]

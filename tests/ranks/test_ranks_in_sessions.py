@@ -11,9 +11,9 @@ import pytest
 from ddp_job import built, log, steps_of, total_samples
 
 from autotune_spaces.knobs import get
-from autotune_trials import oom_kills
-from autotune_trials.protocol import Block, KnobChoice, SessionConfig
-from autotune_trials.session import Session, SessionFailed
+from autotune_trials.diagnosis import oom_kills
+from autotune_trials.protocol.messages import Block, KnobChoice, SessionConfig
+from autotune_trials.session.session import Session, SessionFailed
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -185,7 +185,7 @@ def test_uneven_last_batches_are_counted_as_they_are(start: Start) -> None:
 @pytest.mark.slow
 def test_a_knob_that_one_rank_alone_cannot_set_keeps_nobody_waiting(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 1 gives the block up and waits for the next plan; rank 0 waits for rank 1 in its all-reduce."""
-    monkeypatch.setattr("autotune_trials.session.STRAY_S", 2.0)
+    monkeypatch.setattr("autotune_trials.session.session.STRAY_S", 2.0)
     session = start(job={"before": "if n == 1 and rank == 1: torch.set_num_threads = lambda count: 1 / (count - 2)"})
     session.wait_hello()
     failure, took_s = failure_of(session.run_plan, [block("c", iterations=500, intra_op_threads=2)])

@@ -18,7 +18,7 @@ from autotune.results import (
     Trial,
 )
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
-from autotune_trials.evidence import Place
+from autotune_trials.protocol.evidence import Place
 
 HOSTILE = "<script>alert('x')</script> [bold red]é漢字[/bold red] \x1b[31mred\x1b[0m\nsecond line \u202e $x_{1$ {{ 2**31 }} \udc80"
 

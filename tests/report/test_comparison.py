@@ -16,7 +16,7 @@ from autotune.report import comparison as compared
 from autotune.report.compare_page import render
 from autotune.report.result_file import load_result, write_result
 from autotune.results import Interval, Result
-from autotune_trials.evidence import Place
+from autotune_trials.protocol.evidence import Place
 
 
 def finding(rule: str, line: int, function: str = "train", side: str = "winner", cured: bool = False) -> Finding:

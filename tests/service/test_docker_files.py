@@ -91,7 +91,7 @@ def test_the_context_of_the_build_holds_what_is_copied_and_no_secret(tmp_path: P
     from docker.utils.build import exclude_paths
 
     wanted = {
-        "pyproject.toml", "constraints.txt", "autotune/tuner.py", "trials/autotune_trials/session.py", "docker/requirements.py", "docker/services/mlflow",
+        "pyproject.toml", "constraints.txt", "autotune/tuner.py", "trials/autotune_trials/paths.py", "docker/requirements.py", "docker/services/mlflow",
         "README.md", "LICENSE",
     }  # fmt: skip
     for name in (*wanted, "docker/secrets/ray_token", ".git/config", ".venv/bin/python", "tests/conftest.py", "autotune/__pycache__/x.pyc", ".env"):

@@ -11,8 +11,8 @@ from session_paths import PYTHONPATH
 from session_waits import gone_within
 
 from autotune_trials.paths import SessionPaths
-from autotune_trials.protocol import SessionConfig
-from autotune_trials.session import Session
+from autotune_trials.protocol.messages import SessionConfig
+from autotune_trials.session.session import Session
 
 
 @pytest.fixture

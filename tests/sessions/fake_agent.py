@@ -9,7 +9,7 @@ import time
 
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_trials.paths import SessionPaths
-from autotune_trials.protocol import BlockReport, Hello, PlanDone, Record, SessionConfig, Window, dump, load
+from autotune_trials.protocol.messages import BlockReport, Hello, PlanDone, Record, SessionConfig, Window, dump, load
 
 MACHINE = Machine(2, 8.0, 1.0, "cpu", "cpu", "2.13.0", "3.11")
 

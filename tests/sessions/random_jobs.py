@@ -19,10 +19,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from autotune_trials.agent import writing
-from autotune_trials.ledger import Ledger
-from autotune_trials.places import Places
-from autotune_trials.put_back import put_back
+from autotune_trials.agent.side_effects import file_watch
+from autotune_trials.file_restore.recorder import Ledger
+from autotune_trials.file_restore.restore import put_back
+from autotune_trials.file_restore.scope import Places
 
 STEPS = 14
 NAMES = ("f", "g", "h")
@@ -270,11 +270,11 @@ def _mark_as_copy(path: str) -> None:
 
 @contextlib.contextmanager
 def _unseen() -> Iterator[None]:
-    ledger, writing._ledger = writing._ledger, None
+    ledger, file_watch._ledger = file_watch._ledger, None
     try:
         yield
     finally:
-        writing._ledger = ledger
+        file_watch._ledger = ledger
 
 
 class _Killed(BaseException):
@@ -310,11 +310,11 @@ def wrong(seed: int, root: Path, others: bool) -> list[str]:
     try:
         world = World(root, shm)
         before, job = world.state(), Job(world, random.Random(seed), others)
-        writing._ledger = Ledger(str(world.session / "written"))
+        file_watch._ledger = Ledger(str(world.session / "written"))
         try:
             job.run(STEPS)
         finally:
-            writing._ledger = None
+            file_watch._ledger = None
         alive = world.tokens()
         with contextlib.suppress(_Killed), _killed_after(random.Random(seed).choice((0, 1, 2, 4, 8, 16, 1000, 1000))):
             put_back(str(world.session))
@@ -345,7 +345,7 @@ def _changed(before: dict[str, tuple[object, ...]], after: dict[str, tuple[objec
 
 def main() -> None:
     folder, first, count, others = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), "others" in sys.argv
-    sys.addaudithook(writing._hook)
+    sys.addaudithook(file_watch._hook)
     for seed in range(first, first + count):
         root = folder / str(seed)
         if trouble := wrong(seed, root, others):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from autotune_trials import marks
+from autotune_trials.supervisor import process_tags
 
 
 def gone_within(seconds: float, mark: str) -> set[int]:
     """Who still carries the mark after at most ``seconds``."""
     deadline = time.monotonic() + seconds
-    while (left := marks.marked(mark)) and time.monotonic() < deadline:
+    while (left := process_tags.marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.02)
     return left
 

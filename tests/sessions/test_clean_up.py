@@ -15,7 +15,7 @@ import pytest
 from session_paths import PYTHONPATH
 from session_waits import gone_within, wait_for
 
-from autotune_trials import marks, processes
+from autotune_trials.supervisor import process_tags, procfs
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -82,7 +82,7 @@ READY = "def ready():\n    open('ready', 'w').close()\n\n"
 
 def tree_of(session) -> set[int]:
     assert session.command.warden is not None
-    return processes.descendants(session.command.warden.pid)
+    return procfs.descendants(session.command.warden.pid)
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
@@ -95,7 +95,7 @@ def test_the_end_of_a_session_ends_everything(make_session, tmp_path, job):
     begin = time.monotonic()
     session.close()
     assert time.monotonic() - begin < 15
-    assert not {pid for pid in pids if processes.alive(pid)}
+    assert not {pid for pid in pids if procfs.alive(pid)}
     assert not gone_within(0, session.mark) and session.command.left == []
 
 
@@ -161,8 +161,8 @@ TUNER = """
 import sys, time
 from pathlib import Path
 from autotune_trials.paths import SessionPaths
-from autotune_trials.protocol import SessionConfig
-from autotune_trials.session import Session
+from autotune_trials.protocol.messages import SessionConfig
+from autotune_trials.session.session import Session
 root = Path(sys.argv[1])
 session = Session([sys.executable, str(root / "job.py")], root, {}, SessionPaths(root / "session"), SessionConfig("live", ""))
 session.start()
@@ -206,16 +206,16 @@ def tuner(tmp_path):
 @pytest.mark.parametrize("words", [(), ("fork",)], ids=["plain", "its own child still holds the socket"])
 def test_kill_9_of_the_tuner_ends_the_session(tuner, words):
     process, mark, warden_pid, socket = tuner(*words)
-    assert marks.marked(mark) and not marks.is_stale(mark)
+    assert process_tags.marked(mark) and not process_tags.is_stale(mark)
     process.kill()
     process.wait()
     assert not gone_within(6.0, mark)
-    wait_for(lambda: not processes.alive(warden_pid), 6.0)
+    wait_for(lambda: not procfs.alive(warden_pid), 6.0)
     assert not socket.parent.exists()
 
 
 def test_kill_9_of_the_warden_is_noticed_by_the_tuner(make_session, tmp_path):
-    from autotune_trials.session import SessionFailed
+    from autotune_trials.session.session import SessionFailed
 
     session = make_session("import signal\n" + DAEMON_JOB)
     wait_for((tmp_path / "ready").exists)
@@ -227,26 +227,26 @@ def test_kill_9_of_the_warden_is_noticed_by_the_tuner(make_session, tmp_path):
 
 def test_the_next_start_sweeps_what_is_left_when_both_are_killed(tuner):
     process, mark, warden_pid, socket = tuner()
-    assert marks.sweep_stale((str(socket.parent.parent),)) == 0  # never of a tuner that lives
+    assert process_tags.sweep_stale((str(socket.parent.parent),)) == 0  # never of a tuner that lives
     assert socket.exists()
     os.kill(warden_pid, signal.SIGSTOP)  # so that it cannot clean up in between
     process.kill()
     process.wait()
     os.kill(warden_pid, signal.SIGKILL)
-    wait_for(lambda: marks.marked(mark))
-    assert marks.is_stale(mark)
-    assert marks.sweep_stale((str(socket.parent.parent),)) >= 1
+    wait_for(lambda: process_tags.marked(mark))
+    assert process_tags.is_stale(mark)
+    assert process_tags.sweep_stale((str(socket.parent.parent),)) >= 1
     assert not gone_within(3.0, mark)
     assert not socket.parent.exists()
 
 
 def test_marks_of_other_pid_namespaces_are_never_judged():
-    ours = marks.new_mark()
-    assert not marks.is_stale(ours)
+    ours = process_tags.new_mark()
+    assert not process_tags.is_stale(ours)
     dead = re.sub(r"^(\d+)-\d+-", r"\g<1>-4194303-", ours)
-    assert marks.is_stale(dead)
-    assert not marks.is_stale(re.sub(r"^\d+", "1", dead))
-    assert not marks.is_stale("something else")
+    assert process_tags.is_stale(dead)
+    assert not process_tags.is_stale(re.sub(r"^\d+", "1", dead))
+    assert not process_tags.is_stale("something else")
 
 
 def test_ctrl_c_at_the_terminal_does_not_reach_the_job(make_session, tmp_path):
@@ -257,7 +257,7 @@ def test_ctrl_c_at_the_terminal_does_not_reach_the_job(make_session, tmp_path):
     assert os.getsid(session.command.pid) != mine and os.getsid(session.command.warden.pid) != mine
     os.kill(session.command.warden.pid, signal.SIGINT)
     time.sleep(0.2)
-    assert processes.alive(session.command.pid)
+    assert procfs.alive(session.command.pid)
 
 
 def test_signals_are_handed_to_the_job_as_they_were(make_session, tmp_path):

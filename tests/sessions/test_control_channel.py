@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune_trials.protocol import Block
+from autotune_trials.protocol.messages import Block
 
 SERVE = """
     from fake_agent import Agent

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from autotune_spaces.codec import decode
-from autotune_trials.protocol import Block, SessionConfig
-from autotune_trials.session import MOST_EXTENTS, SessionFailed
+from autotune_trials.protocol.messages import Block, SessionConfig
+from autotune_trials.session.session import MOST_EXTENTS, SessionFailed
 
 SERVE = """
     from fake_agent import Agent
@@ -179,7 +179,7 @@ def test_a_slow_job_that_says_so_is_not_hung(make_session):
         """
         import time
         from fake_agent import Agent
-        from autotune_trials.protocol import Progress
+        from autotune_trials.protocol.messages import Progress
         agent = Agent()
         for i in range(8):
             time.sleep(0.25)

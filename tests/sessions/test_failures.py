@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from session_waits import wait_for
 
-from autotune_trials import diagnose, oom_kills
+from autotune_trials.diagnosis import classify, oom_kills
 from autotune_trials.paths import SessionPaths
-from autotune_trials.protocol import Block
-from autotune_trials.session import SessionFailed
+from autotune_trials.protocol.messages import Block
+from autotune_trials.session.session import SessionFailed
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -116,7 +116,7 @@ def test_a_command_that_does_not_exist(make_session):
 
 
 def test_a_launcher_that_goes_on_without_its_training_process(make_session, monkeypatch):
-    monkeypatch.setattr("autotune_trials.session.LAST_WORDS_S", 0.3)
+    monkeypatch.setattr("autotune_trials.session.session.LAST_WORDS_S", 0.3)
     failure = failure_of(
         make_session(
             """
@@ -134,7 +134,7 @@ def test_a_launcher_that_goes_on_without_its_training_process(make_session, monk
 
 
 def test_an_agent_that_hangs_up_while_its_job_goes_on(make_session, monkeypatch):
-    monkeypatch.setattr("autotune_trials.session.LAST_WORDS_S", 0.3)
+    monkeypatch.setattr("autotune_trials.session.session.LAST_WORDS_S", 0.3)
     failure = failure_of(
         make_session("from fake_agent import Agent, forever\nagent = Agent()\nagent.plan()\nagent.socket.shutdown(2)\nforever()")
     )
@@ -146,7 +146,7 @@ def test_the_agents_own_fault(make_session):
         make_session(
             """
             from fake_agent import Agent
-            from autotune_trials.protocol import Fault
+            from autotune_trials.protocol.messages import Fault
             agent = Agent()
             agent.send(Fault(0, "loader", "Traceback\\n  ...\\nKeyError: 'x'"))
             agent.pause()
@@ -161,7 +161,7 @@ def test_a_job_that_leaves_the_agents_sight_is_no_failure_of_the_agents(make_ses
         make_session(
             """
             from fake_agent import Agent
-            from autotune_trials.protocol import Fault
+            from autotune_trials.protocol.messages import Fault
             agent = Agent()
             agent.send(Fault(0, "a CUDA graph of the job's", "the job captures its own graph", unhooked=True))
             agent.pause()
@@ -176,7 +176,7 @@ def test_a_hang_saves_the_stacks_of_all_threads(make_session):
         """
         import threading, time
         from fake_agent import Agent
-        from autotune_trials.agent.stacks import install_stack_dump
+        from autotune_trials.agent.bootstrap.stack_dump import install_stack_dump
         agent = Agent()
         agent.crumb("python")
         install_stack_dump(agent.paths)
@@ -218,7 +218,7 @@ def test_stack_dumps_leave_a_handler_of_the_job_alone(make_session, tmp_path):
     make_session(
         """
         import pathlib, signal, sys
-        from autotune_trials.agent.stacks import STACKS_SIGNAL, install_stack_dump
+        from autotune_trials.agent.bootstrap.stack_dump import STACKS_SIGNAL, install_stack_dump
         from autotune_trials.paths import SessionPaths
         signal.signal(STACKS_SIGNAL, lambda *_: None)
         done = install_stack_dump(SessionPaths(pathlib.Path(sys.argv[0]).parent))
@@ -272,7 +272,7 @@ def test_how_far_the_crumbs_go(tmp_path, crumbs, cause):
     paths.crumbs.mkdir()
     for crumb in crumbs:
         paths.crumb(crumb).touch()
-    found = diagnose.of_exit(0, ["python", "train.py"], tmp_path, paths, "x")
+    found = classify.of_exit(0, ["python", "train.py"], tmp_path, paths, "x")
     assert found.kind == "unhooked" and cause in found.detail and "import autotune" in found.detail
 
 
@@ -303,10 +303,10 @@ Traceback (most recent call last):
   File "/venv/lib/python3.11/site-packages/torch/distributed/run.py", line 900, in main
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError: train.py FAILED
 """
-    lines = diagnose.last_traceback(text)
+    lines = classify.last_traceback(text)
     assert lines[-1] == "ValueError: bad batch"
 
-    assert diagnose.user_line(lines, Path("/home/u")) == "train.py:7"
+    assert classify.user_line(lines, Path("/home/u")) == "train.py:7"
 
 
 def test_a_job_ended_by_somebody_else_is_a_crash(make_session):

@@ -7,7 +7,7 @@ import statistics
 import pytest
 from test_real_jobs import start
 
-from autotune_trials.protocol import Block, KnobChoice
+from autotune_trials.protocol.messages import Block, KnobChoice
 
 JOB = """
 import os, sys, time

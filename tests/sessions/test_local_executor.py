@@ -14,7 +14,7 @@ from autotune.executors.local import LocalExecutor
 from autotune.job.spec import JobSpec, SearchSpace, SideEffects
 from autotune_spaces.base import Card, Knob, Numerics, Scope
 from autotune_spaces.knobs.via import ViaKnob
-from autotune_trials.protocol import Block, KnobChoice
+from autotune_trials.protocol.messages import Block, KnobChoice
 
 JOB = """
 import json, os, sys

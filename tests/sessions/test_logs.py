@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from autotune_trials.capped_log import CappedLog
-from autotune_trials.session import SessionFailed
+from autotune_trials.session.session import SessionFailed
+from autotune_trials.supervisor.output_log import CappedLog
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 

@@ -16,7 +16,7 @@ from autotune.job.spec import JobSpec, SearchSpace, SideEffects
 from autotune.verdict.timing import anatomy, drop_start
 from autotune_spaces.base import Config
 from autotune_spaces.knobs import create
-from autotune_trials.protocol import Block, Window
+from autotune_trials.protocol.messages import Block, Window
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's malloc")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from autotune_trials.capped_log import CappedLog, Masked
-from autotune_trials.masking import Masks
-from autotune_trials.protocol import Block
-from autotune_trials.session import SessionFailed
+from autotune_trials.protocol.messages import Block
+from autotune_trials.session.masking import Masks
+from autotune_trials.session.session import SessionFailed
+from autotune_trials.supervisor.output_log import CappedLog, Masked
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -45,7 +45,7 @@ def test_what_the_agent_says_is_masked(message, make_session):
     session = make_session(
         f"""
         import os
-        from autotune_trials.protocol import BlockReport, Fault, JobError, PlanDone
+        from autotune_trials.protocol.messages import BlockReport, Fault, JobError, PlanDone
         from fake_agent import Agent
         agent, text = Agent(), "ValueError: token " + os.environ["HF_TOKEN"]
         with open(agent.paths.agent_log, "a") as log:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune_trials.oom_kills import candidates, read
+from autotune_trials.diagnosis.oom_kills import candidates, read
 
 TAIL = "rw,nosuid,relatime shared:9 - {} {} {}"
 UNIFIED = f"30 25 0:26 / /sys/fs/cgroup {TAIL.format('cgroup2', 'cgroup2', 'rw')}"

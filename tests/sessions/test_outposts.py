@@ -8,10 +8,10 @@ import pytest
 from session_waits import gone_within
 
 from autotune.executors.cluster.relay import Relay
-from autotune_trials.failures import SessionFailed
-from autotune_trials.outpost import Outpost
-from autotune_trials.protocol import ELSEWHERE, Block
-from autotune_trials.session import Session
+from autotune_trials.protocol.failures import SessionFailed
+from autotune_trials.protocol.messages import ELSEWHERE, Block
+from autotune_trials.session.remote_session import Outpost
+from autotune_trials.session.session import Session
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 

@@ -22,7 +22,7 @@ from autotune.job.spec import JobSpec, SearchSpace, SideEffects
 from autotune_spaces.base import Withdrawn
 from autotune_spaces.knobs import create
 from autotune_spaces.machine import probe
-from autotune_trials import marks
+from autotune_trials.supervisor import process_tags
 
 pytestmark = pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no /dev/shm to write to")
 
@@ -214,7 +214,7 @@ def test_the_survey_and_the_domain_agree(make) -> None:
 
 KILLED = """
 import sys, time
-from autotune_trials.preparing import Preparation
+from autotune_trials.session.knob_files import Preparation
 folder = Preparation().folder()
 open(folder + "/data", "w").close()
 print(folder, flush=True)
@@ -236,12 +236,12 @@ def test_what_a_killed_tuner_left_goes_when_the_next_one_starts(make) -> None:
 
 
 def test_the_mark_is_of_the_process_that_made_it() -> None:
-    from autotune_trials.preparing import Preparation
+    from autotune_trials.session.knob_files import Preparation
 
     with Preparation() as preparation:
         assert not preparation.used
         folder = preparation.folder()
         assert preparation.folder() == folder
-        marks.sweep_stale(("/dev/shm",))
+        process_tags.sweep_stale(("/dev/shm",))
         assert os.path.isdir(folder)
     assert not os.path.exists(folder)

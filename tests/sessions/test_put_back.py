@@ -20,17 +20,17 @@ import pytest
 from session_paths import PYTHONPATH
 from session_waits import gone_within, wait_for
 
-from autotune_trials import aftermath, restoring
-from autotune_trials import originals as noting
-from autotune_trials.ledger import Ledger
-from autotune_trials.names import Names
-from autotune_trials.originals import CannotKeep
+from autotune_trials.file_restore import backups as noting
+from autotune_trials.file_restore import bring_back, left_behind
+from autotune_trials.file_restore.backups import CannotKeep
+from autotune_trials.file_restore.created import Names
+from autotune_trials.file_restore.recorder import Ledger
+from autotune_trials.file_restore.restore import leftovers, put_back
+from autotune_trials.file_restore.scope import Places
 from autotune_trials.paths import SessionPaths
-from autotune_trials.places import Places
-from autotune_trials.protocol import SessionConfig
-from autotune_trials.put_back import leftovers, put_back
-from autotune_trials.session import Session
-from autotune_trials.surroundings import places
+from autotune_trials.protocol.messages import SessionConfig
+from autotune_trials.session.launch_environment import places
+from autotune_trials.session.session import Session
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -399,7 +399,7 @@ def test_a_session_that_could_not_end_a_process_puts_nothing_back(make_session, 
     monkeypatch.setattr(session.command, "wait_until_gone", wait)
     session.close()
     assert (home / "mine.txt").read_text() == "x" and str(os.getpid()) in session.outcome["failed"][0][1]
-    (session.paths.written / aftermath.RUNNING).unlink()
+    (session.paths.written / left_behind.RUNNING).unlink()
     put_back(str(session.paths.root))
     assert (home / "mine.txt").read_text().startswith("the user's own")
 
@@ -556,7 +556,7 @@ def test_what_cannot_be_kept_is_not_changed(ledger, home, monkeypatch):
     for _ in range(2):
         with pytest.raises(CannotKeep, match="No space left"):
             ledger.opens(str(home / "mine.txt"), os.O_RDWR)
-    monkeypatch.setattr("autotune_trials.claims._take_name", full)
+    monkeypatch.setattr("autotune_trials.file_restore.claims._take_name", full)
     for call in (ledger.removes, lambda path: ledger.opens(path, os.O_WRONLY | os.O_APPEND)):
         with pytest.raises(CannotKeep, match="No space left"):
             call(str(home / "mine.txt"))
@@ -579,8 +579,8 @@ import sys, time
 sys.path[:0] = {PYTHONPATH.split(os.pathsep)!r}
 from pathlib import Path
 from autotune_trials.paths import SessionPaths
-from autotune_trials.protocol import SessionConfig
-from autotune_trials.session import Session
+from autotune_trials.protocol.messages import SessionConfig
+from autotune_trials.session.session import Session
 job = "open('mine.txt', 'w').write('x'); open('ready', 'w').close()\\nimport time; time.sleep(60)"
 session = Session([sys.executable, '-c', job], Path({str(home)!r}), {{}}, SessionPaths(Path('session')), SessionConfig('live', ''), keep=(), grace_s=0.5)
 session.start()
@@ -632,9 +632,9 @@ def test_interrupted_while_files_are_put_back(make_session, home, monkeypatch):
     def restore_file(*arguments) -> None:
         if next(restored) == 30:
             os.kill(os.getpid(), signal.SIGINT)
-        restoring.restore_file(*arguments)
+        bring_back.restore_file(*arguments)
 
-    monkeypatch.setattr("autotune_trials.put_back.restore_file", restore_file)
+    monkeypatch.setattr("autotune_trials.file_restore.restore.restore_file", restore_file)
     over = threading.Event()
     threading.Thread(target=over.wait, daemon=True).start()
     before_us = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
@@ -681,7 +681,7 @@ def test_after_a_power_cut_the_next_run_puts_things_back(killed):
 
 def test_what_was_written_since_is_not_touched(killed):
     """Power comes back, the user trains for days, then tunes again."""
-    run, later = killed / "session-run", time.time() + aftermath.SILENT_S + 60
+    run, later = killed / "session-run", time.time() + left_behind.SILENT_S + 60
     for name in ("mine.txt", "ckpt.pt"):
         (killed / name).write_text("days of training")
         os.utime(killed / name, (later, later))
@@ -700,7 +700,7 @@ def test_old_files_that_were_copied_there_since_are_not_touched(ledger, home, mo
     (home / "checkpoints").mkdir()
     (home / "checkpoints" / "mine").write_text("weeks of training")
     os.utime(home / "checkpoints" / "mine", (1e9, 1e9))  # as cp -p and tar leave it
-    monkeypatch.setattr(aftermath, "last_sign", lambda _session: time.time() - aftermath.SILENT_S - 60)
+    monkeypatch.setattr(left_behind, "last_sign", lambda _session: time.time() - left_behind.SILENT_S - 60)
     assert put_back(str(home / "session"), late=True)["removed"] == []
     assert (home / "checkpoints" / "mine").exists()
 

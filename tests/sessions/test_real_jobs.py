@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from session_waits import wait_for
 
-from autotune_trials import marks, oom_kills, processes
-from autotune_trials.protocol import Block, KnobChoice, SessionConfig
-from autotune_trials.session import SessionFailed
+from autotune_trials.diagnosis import oom_kills
+from autotune_trials.protocol.messages import Block, KnobChoice, SessionConfig
+from autotune_trials.session.session import SessionFailed
+from autotune_trials.supervisor import process_tags, procfs
 
 TRAIN = """
 import sys, time
@@ -61,10 +62,10 @@ def test_live_blocks_and_the_end_of_workers(make_session):
     assert session.wait_hello().job.loader.num_workers == 1
     plain, more = session.run_plan([Block("b", (), 10), Block("c", (KnobChoice("num_workers", 2),), 10)])
     assert len(plain.window.times_s) == len(more.window.times_s) == 10 and not more.error
-    pids = processes.descendants(session.command.pid)
+    pids = procfs.descendants(session.command.pid)
     assert len(pids) >= 2
     session.close()
-    assert not [pid for pid in pids if processes.alive(pid)]
+    assert not [pid for pid in pids if procfs.alive(pid)]
     assert not list(session.paths.root.glob("stacks-*.txt"))
     assert not [p for p in Path("/dev/shm").glob("torch_*") if int(p.name.split("_")[1]) in pids]
 
@@ -175,13 +176,13 @@ def test_a_killed_rank_ends_a_distributed_session(make_session, tmp_path):
     assert hello.job.world_size == 2 and hello.rank == 0
     (report,) = session.run_plan([Block("b", (), 5)])
     assert report.window.samples == (16.0,) * 5
-    processes.send({hello.pid}, 9)
+    procfs.send({hello.pid}, 9)
     begin = time.monotonic()
     failure = failure_of(session.run_plan, [Block("c", (), 5)])
     assert failure.kind == ("oom" if oom_kills.on_machine() is None else "killed")  # SIGKILL that nobody of ours sent
     assert time.monotonic() - begin < 20
     session.close()
-    wait_for(lambda: not marks.marked(session.mark), 3.0)
+    wait_for(lambda: not process_tags.marked(session.mark), 3.0)
 
 
 ENDS_ITS_WORKER = """\

@@ -11,7 +11,7 @@ import pytest
 from autotune.errors import InputError
 from autotune.executors.base import FixedRun, SessionFailed
 from autotune.executors.replay import ReplayExecutor, ReplayTable, load_table
-from autotune_trials.protocol import PHASES, Block, KnobChoice
+from autotune_trials.protocol.messages import PHASES, Block, KnobChoice
 
 TABLE = {
     "schema_version": 1,

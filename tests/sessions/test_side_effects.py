@@ -19,7 +19,7 @@ from autotune.executors.local import LocalExecutor
 from autotune.executors.side_effects import summary
 from autotune.job.spec import JobSpec, SearchSpace, SideEffects
 from autotune_spaces.knobs import create
-from autotune_trials.protocol import Block
+from autotune_trials.protocol.messages import Block
 
 RESUMES = """
 import json, os, sys

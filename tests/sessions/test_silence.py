@@ -7,8 +7,8 @@ import time
 import pytest
 from test_real_jobs import failure_of, job, start
 
-from autotune_trials.protocol import Block, KnobChoice, SessionConfig
-from autotune_trials.silence import SlowestGap, idle_limit_s, working_limit_s
+from autotune_trials.protocol.messages import Block, KnobChoice, SessionConfig
+from autotune_trials.session.silence import SlowestGap, idle_limit_s, working_limit_s
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -47,7 +47,7 @@ PAUSES = {
 @pytest.mark.parametrize("pause", PAUSES.values(), ids=PAUSES)
 def test_a_long_pause_is_no_hang(make_session, monkeypatch, pause):
     """Which at the pace of the other iterations it would be."""
-    monkeypatch.setattr("autotune_trials.session.PROGRESS_S", 0.1)
+    monkeypatch.setattr("autotune_trials.session.session.PROGRESS_S", 0.1)
     line = f"optimizer.step(); started = time.monotonic()\n            {pause}"
     session = start(make_session, job(step=line), config=SessionConfig("fixed", "", steps=40), hang_timeout_s=FULL_S, shortest_hang_s=1.5)
     session.wait_hello()
@@ -55,7 +55,7 @@ def test_a_long_pause_is_no_hang(make_session, monkeypatch, pause):
 
 
 def test_minutes_before_the_first_iteration_are_no_hang_where_they_were_announced(make_session, monkeypatch):
-    monkeypatch.setattr("autotune_trials.session.PROGRESS_S", 0.1)
+    monkeypatch.setattr("autotune_trials.session.session.PROGRESS_S", 0.1)
     starting = "torch.utils.data.get_worker_info() is not None and i == 0 and time.sleep(4)"
     session = start(make_session, job(item=starting), hang_timeout_s=FULL_S, shortest_hang_s=0.5)
     session.wait_hello()

@@ -11,9 +11,9 @@ import pytest
 from session_waits import wait_for
 
 from autotune_trials.paths import SessionPaths
-from autotune_trials.protocol import Block, SessionConfig
-from autotune_trials.session import Session
-from autotune_trials.surroundings import INJECT, socket_folders
+from autotune_trials.protocol.messages import Block, SessionConfig
+from autotune_trials.session.launch_environment import INJECT, socket_folders
+from autotune_trials.session.session import Session
 
 SHOW = """
 import json, os, sys

@@ -18,9 +18,9 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from autotune_spaces.base import Scope, Withdrawn
 from autotune_spaces.knobs import create, get, names
 from autotune_spaces.machine import probe
-from autotune_trials.agent.facts import job_facts
-from autotune_trials.agent.loop import Agent
-from autotune_trials.protocol import SessionConfig
+from autotune_trials.agent.core.agent import Agent
+from autotune_trials.agent.facts.job_facts import job_facts
+from autotune_trials.protocol.messages import SessionConfig
 
 FROZEN = gc.get_freeze_count()  # from Python 3.12 on the interpreter itself begins with some
 torch.set_num_threads(2)

@@ -18,7 +18,7 @@ from autotune_spaces import docs
 from autotune_spaces.base import Knob, Numerics, Scope, Withdrawn
 from autotune_spaces.codec import decode, encode
 from autotune_spaces.knobs import create, get, names
-from autotune_trials.protocol import KnobChoice
+from autotune_trials.protocol.messages import KnobChoice
 
 # Of a process knob with live values the first of them is tried.
 LIVE = {n: (*get(n).live_values, SETTINGS[n].other)[0] for n in names() if get(n).scope is Scope.LIVE or get(n).live_values}

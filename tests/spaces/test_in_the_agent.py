@@ -61,7 +61,7 @@ def test_effects_are_told_apart(report: dict[str, Any]) -> None:
 def test_process_knobs_that_torch_does_not_read_are_set_at_import(tmp_path: Path) -> None:
     session = tmp_path / "session.json"
     session.write_text(json.dumps({"mode": "launch", "directory": str(tmp_path)}))
-    inject = Path(__file__).parents[2] / "trials" / "autotune_trials" / "agent" / "inject"
+    inject = Path(__file__).parents[2] / "trials" / "autotune_trials" / "agent" / "bootstrap" / "inject"
     environ = {**os.environ, "PYTHONPATH": str(inject), "AUTOTUNE_SESSION": str(session)}
     program = [sys.executable, "-c", "import torch; print(torch.backends.cudnn.benchmark)"]
     for value in (True, False):

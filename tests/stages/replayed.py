@@ -19,7 +19,7 @@ from autotune.results import Result
 from autotune.stages.bench import Bench
 from autotune.tracking import open_tracker
 from autotune.tuner import tune
-from autotune_trials.protocol import Record
+from autotune_trials.protocol.messages import Record
 
 SPACE = "{num_workers: [2], amp_dtype: [bfloat16], optimizer_impl: [fused]}"
 CHANGES = Loss(changed_by={"amp_dtype": {"bfloat16": 0.2}})

@@ -11,7 +11,7 @@ from replayed import Machine, job, run, table
 from autotune.executors.base import PREPARATION_S, FixedRun
 from autotune.executors.replay import Loss
 from autotune.results import Result
-from autotune_trials.protocol import Record
+from autotune_trials.protocol.messages import Record
 
 SPACE = "{num_workers: [2], cudnn_benchmark: [true]}"
 SEARCH_S = 6.0  # what cuDNN's search costs, spread over the first three iterations

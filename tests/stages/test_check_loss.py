@@ -11,7 +11,7 @@ import pytest
 
 from autotune.executors.base import SessionFailed
 from autotune.stages.converge import Asked, check_loss
-from autotune_trials.protocol import Record, Window
+from autotune_trials.protocol.messages import Record, Window
 
 PRINT = {"optimizers": [{"name": "SGD", "groups": [{"lr": 0.1, "weight_decay": 0.01}]}]}
 

@@ -11,7 +11,7 @@ from replayed import Machine, run, table
 from autotune.errors import BaselineError
 from autotune.executors.base import FixedRun, SessionFailed
 from autotune.executors.replay import Loss
-from autotune_trials.protocol import Record
+from autotune_trials.protocol.messages import Record
 
 
 def test_it_comes_first_and_is_not_made_twice(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from replayed import Loss, Machine, job, run, table
 from autotune.search.focus import at_ceiling, knobs_that_matter
 from autotune.stages.kept_session import TOO_MANY_WORKERS
 from autotune.stages.proposals import to_blame
-from autotune_trials.protocol import Block, BlockReport
+from autotune_trials.protocol.messages import Block, BlockReport
 
 NAMES = ("amp_dtype", "num_workers", "batch_size", "persistent_workers", "malloc", "data_staging")
 LOADER, OTHERS = ("num_workers", "persistent_workers", "data_staging"), ("amp_dtype", "batch_size", "malloc")

@@ -19,7 +19,7 @@ from autotune.stages.live import LiveComparison
 from autotune.stages.observe import observe
 from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
-from autotune_trials.protocol import Block, BlockReport, Window
+from autotune_trials.protocol.messages import Block, BlockReport, Window
 
 GPU = {"device": "cuda", "device_memory_gib": 80.0, "device_count": 1, "compute_capability": [9, 0]}
 BFLOAT16, FUSED, WORKERS = {"amp_dtype": "bfloat16"}, {"optimizer_impl": "fused"}, {"num_workers": 2}

@@ -23,7 +23,7 @@ from autotune.stages.pairs import Pairs, Seed, node_of
 from autotune.stages.search import search
 from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
-from autotune_trials.protocol import Block, BlockReport, Record
+from autotune_trials.protocol.messages import Block, BlockReport, Record
 
 SPACE = "{num_workers: [1, 2, 4], amp_dtype: [bfloat16], optimizer_impl: [fused, foreach]}"
 BLOCK_S = 0.01

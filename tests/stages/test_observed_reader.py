@@ -17,7 +17,7 @@ from autotune.results import Observation
 from autotune.stages.bench import Bench
 from autotune.stages.observe import copy_share, observe
 from autotune.tracking import open_tracker
-from autotune_trials.protocol import Window
+from autotune_trials.protocol.messages import Window
 
 JOB = """
 import sys, time

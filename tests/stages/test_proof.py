@@ -16,7 +16,7 @@ from autotune.errors import BaselineError
 from autotune.executors.base import FixedRun, SessionFailed
 from autotune.executors.replay import Loss
 from autotune.verdict.speedup import LOOKS
-from autotune_trials.protocol import Record
+from autotune_trials.protocol.messages import Record
 
 HARMLESS = Loss()
 

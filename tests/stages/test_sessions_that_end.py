@@ -19,7 +19,7 @@ from autotune.stages.kept_session import BlockFailed
 from autotune.stages.live import LiveComparison
 from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
-from autotune_trials.protocol import Block, BlockReport, Record
+from autotune_trials.protocol.messages import Block, BlockReport, Record
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 

@@ -25,7 +25,7 @@ from autotune.stages.bench import Bench, Stop
 from autotune.tracking.untracked import Untracked
 from autotune.tuner import tune
 from autotune_spaces.base import Config
-from autotune_trials.protocol import Block, BlockReport, Record
+from autotune_trials.protocol.messages import Block, BlockReport, Record
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 LATER_S = 0.15

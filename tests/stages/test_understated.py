@@ -11,7 +11,7 @@ from replayed import Machine, job, run, table
 
 from autotune.executors.base import FixedRun
 from autotune.executors.replay import Loss
-from autotune_trials.protocol import Record, Window
+from autotune_trials.protocol.messages import Record, Window
 
 SPACE = "{malloc: [default, retain], optimizer_impl: [fused]}"
 FOUND = {"surveys": {"malloc": {"retain": "glibc 2.36"}}}

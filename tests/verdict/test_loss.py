@@ -14,7 +14,7 @@ from autotune.verdict.equivalence import standard_errors
 from autotune.verdict.loss import RULES, LossRun, compare, loss_run, next_look
 from autotune.verdict.runs import bin_integrals, curve
 from autotune.verdict.words import certificate
-from autotune_trials.protocol import Record, Window
+from autotune_trials.protocol.messages import Record, Window
 
 
 def verdict(numerics="rounding", first=0, plan=None, baseline=None, **candidate):

@@ -21,7 +21,7 @@ from autotune.verdict.timing import (
     warm_up_end,
     winsorized_mean,
 )
-from autotune_trials.protocol import PHASES, Window
+from autotune_trials.protocol.messages import PHASES, Window
 
 
 def window(times, samples=32.0, data_share=0.25, **more) -> Window:

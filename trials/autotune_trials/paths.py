@@ -9,7 +9,7 @@
     <session>/trace-<rank>.json.gz
     <session>/nsight.nsys-rep, nsight.ncu-rep   what a tool around the command wrote
     <session>/out/               {trial_dir}: where the job may write
-    <session>/written/           what it wrote elsewhere, until that is put back (see ledger.py)
+    <session>/written/           what it wrote elsewhere, until that is put back (see recorder.py)
     <session>/written.json       and what became of it
 """
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from autotune.errors import InputError
 from autotune_spaces.codec import decode, encode
 from autotune_spaces.facts import Machine
-from autotune_trials.failures import SessionFailed
-from autotune_trials.protocol import BlockReport
+from autotune_trials.protocol.failures import SessionFailed
+from autotune_trials.protocol.messages import BlockReport
 
 T = TypeVar("T")
 CHUNK_BYTES = 8 << 20  # of a packed directory, an answer

@@ -29,7 +29,7 @@ from autotune.executors.cluster.workdir import digest_of, enter_again, inside_sh
 from autotune.job.spec import JobSpec
 from autotune_spaces.base import Config
 from autotune_spaces.facts import Machine
-from autotune_trials.protocol import Record
+from autotune_trials.protocol.messages import Record
 
 LOOK_S = 2.0  # between two looks at the nodes
 GATHER_S = 10.0  # at the start: for nodes to come, and for others than the first, before it is settled which kind of machine is used

@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from autotune_trials import marks, processes
-from autotune_trials.put_back import leftovers, put_back
-from autotune_trials.surroundings import socket_folders
+from autotune_trials.file_restore.restore import leftovers, put_back
+from autotune_trials.session.launch_environment import socket_folders
+from autotune_trials.supervisor import process_tags, procfs
 
 PREFIX = "autotune-slot-"  # of a slot's own directory; the mark of its process follows
 PATIENCE_S = 20.0  # for wardens that end their trees by themselves: TERM, grace, KILL
@@ -30,7 +30,7 @@ POLL_S = 0.05
 
 def new_scratch() -> Path:
     """A directory for a slot's sessions and its copy of the job, found and removed by its mark should all else fail."""
-    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{marks.new_mark()}-"))
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{process_tags.new_mark()}-"))
 
 
 def start(scratch: Path) -> None:
@@ -53,11 +53,11 @@ def main() -> None:
 def clean_up(scratch: Path) -> None:
     """End what is left of the slot that worked in ``scratch``, put back what that changed, remove its files. Its process is gone."""
     _wait_until(lambda: not wardens_of(scratch), PATIENCE_S)
-    marks.sweep_stale()
+    process_tags.sweep_stale()
     for session in leftovers(str(scratch)):
         put_back(session, late=True)
     remove(scratch)
-    marks.sweep_stale(socket_folders())
+    process_tags.sweep_stale(socket_folders())
 
 
 def remove(scratch: Path) -> None:
@@ -71,19 +71,19 @@ def clean_up_after_others() -> None:
     folder = Path(tempfile.gettempdir())
     for name in os.listdir(folder):
         found = re.match(re.escape(PREFIX) + r"(\d+-\d+-\d+-[0-9a-f]+)-", name)
-        if found and marks.is_stale(found.group(1)):
+        if found and process_tags.is_stale(found.group(1)):
             clean_up(folder / name)
 
 
 def wardens_of(scratch: Path) -> set[int]:
     """Wardens of sessions in ``scratch`` that are at work: their log lies there."""
     found = set()
-    for pid in processes.all_pids():
+    for pid in procfs.all_pids():
         try:
             log = os.readlink(f"/proc/{pid}/fd/2")
         except OSError:
             continue
-        if log.startswith(str(scratch)) and os.path.basename(log).startswith("warden.log") and processes.alive(pid):
+        if log.startswith(str(scratch)) and os.path.basename(log).startswith("warden.log") and procfs.alive(pid):
             found.add(pid)
     return found
 
@@ -100,7 +100,7 @@ def _wait_for_end(pid: int) -> None:
     except ProcessLookupError:
         return
     except (OSError, AttributeError):  # an old kernel
-        while processes.alive(pid):
+        while procfs.alive(pid):
             time.sleep(1.0)
         return
     select.select([process], [], [])

@@ -18,7 +18,7 @@ from autotune.executors.cluster.head import Head
 from autotune.executors.cluster.places import Place
 from autotune.executors.cluster.relay import first_line
 from autotune_spaces.base import Config
-from autotune_trials.protocol import Block, BlockReport, Hello, Record
+from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record
 
 LOOK_S = 1.0  # between two looks at the cluster's head, while a slot works
 GOODBYE_S = 20.0  # for a slot to end by itself, before it is killed

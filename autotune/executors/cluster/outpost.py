@@ -10,9 +10,9 @@ from autotune.executors.cluster.slot import Slot
 from autotune.executors.local import LocalExecutor, finish
 from autotune.job.spec import JobSpec
 from autotune_spaces.base import Config
-from autotune_trials.outpost import Heard
-from autotune_trials.outpost import Outpost as Session
-from autotune_trials.protocol import SessionConfig
+from autotune_trials.protocol.messages import SessionConfig
+from autotune_trials.session.remote_session import Heard
+from autotune_trials.session.remote_session import Outpost as Session
 
 THREADS = 4  # of the actor: while one waits for what the ranks say, others tell them, end the session, say that the node is there
 

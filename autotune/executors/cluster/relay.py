@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from autotune_trials.diagnose import Diagnosis
-from autotune_trials.outpost import Heard
-from autotune_trials.protocol import dump
+from autotune_trials.diagnosis.classify import Diagnosis
+from autotune_trials.protocol.messages import dump
+from autotune_trials.session.remote_session import Heard
 
 TAKE_S = 1.0  # a question to the outpost waits for so long, and its end for the question
 
@@ -23,7 +23,7 @@ class Relay:
     """One outpost's, for one session. A thread, and one more for each rank there.
 
     Args:
-        take: :meth:`autotune_trials.outpost.Outpost.take` of the outpost; whatever it raises says that the outpost is lost.
+        take: :meth:`autotune_trials.session.remote_session.Outpost.take` of the outpost; whatever it raises says that the outpost is lost.
         give: its ``give``; need not wait.
         address: of the session's socket.
     """

@@ -30,8 +30,8 @@ from autotune.executors.side_effects import NOTICED, own_places
 from autotune.export.fingerprint import here
 from autotune.job.spec import JobSpec
 from autotune_spaces.base import Config
-from autotune_trials.protocol import Block, BlockReport, Hello, Record
-from autotune_trials.put_back import OUTCOME
+from autotune_trials.file_restore.restore import OUTCOME
+from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record
 
 
 class Slot:

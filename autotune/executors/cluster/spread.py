@@ -22,11 +22,11 @@ from autotune.executors.cluster.answers import CHUNK_BYTES
 from autotune.executors.cluster.relay import Relay, first_line
 from autotune.executors.local import LocalExecutor
 from autotune_spaces.base import Config
-from autotune_trials.diagnose import Diagnosis
-from autotune_trials.failures import SessionFailed
-from autotune_trials.outpost import torchrun_variables
-from autotune_trials.protocol import SessionConfig
-from autotune_trials.session import LAST_WORDS_S, Session
+from autotune_trials.diagnosis.classify import Diagnosis
+from autotune_trials.protocol.failures import SessionFailed
+from autotune_trials.protocol.messages import SessionConfig
+from autotune_trials.session.remote_session import torchrun_variables
+from autotune_trials.session.session import LAST_WORDS_S, Session
 
 CHECK_S = 60.0  # for a node to answer, before it is taken for lost: Ray itself needs half a minute to miss one
 END_S = 60.0  # for an outpost to end its session

@@ -31,16 +31,16 @@ from autotune_spaces import knobs as knob_registry
 from autotune_spaces.base import Value
 from autotune_spaces.codec import encode
 from autotune_trials.paths import SessionPaths
-from autotune_trials.protocol import SESSION_VARIABLE, Fault, KnobChoice, Record, SessionConfig, load
+from autotune_trials.protocol.messages import SESSION_VARIABLE, Fault, KnobChoice, Record, SessionConfig, load
 
 BEDS = Path(__file__).resolve().parent
 LONGEST_RUN_S = 180.0
 NEEDED = (
     "torch",
     "torch._dynamo",  # optimizers import it when they are built: a second and more
-    "autotune_trials.agent.loader",
-    "autotune_trials.agent.loop",
-    "autotune_trials.agent.start",
+    "autotune_trials.agent.dataloader.hooks",
+    "autotune_trials.agent.core.agent",
+    "autotune_trials.agent.bootstrap.start",
 )
 
 
@@ -109,7 +109,7 @@ def _be_the_job(paths: SessionPaths, bed: str, plant: Sequence[str], kernels: Pa
         if kernels is not None:
             os.environ |= {"TORCHINDUCTOR_CACHE_DIR": str(kernels), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         sys.argv = [str(BEDS / f"{bed}.py"), "--plant", ",".join(plant)]
-        from autotune_trials.agent import start
+        from autotune_trials.agent.bootstrap import start
 
         start.watch()
         runpy.run_path(sys.argv[0], run_name="__main__")

@@ -46,7 +46,7 @@ class Float16:
 
     def report(self) -> None:
         """Tell, as a metric, which share of this step's gradient entries was lost."""
-        from autotune_trials.marking import metric
+        from autotune_trials.api import metric
 
         metric("lost", self._lost / max(self._entries, 1))
         self._entries = self._lost = 0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from autotune.verdict.gradients import relative_error
 from autotune_spaces.codec import decode, encode
-from autotune_trials.protocol import Record
+from autotune_trials.protocol.messages import Record
 from beds import forked
 from beds.cells import STEPS, Cell
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.verdict.fingerprint import fingerprint_differences
-from autotune_trials.protocol import Record
+from autotune_trials.protocol.messages import Record
 from beds.cells import Cell
 
 VISIBLE_EFFECT = 1.5  # margins: from here on a breaker counts

@@ -13,8 +13,8 @@ def hook():
     """``hook(mode=..., loader_key=...)`` installs the DataLoader hooks and returns (hooks, what they told)."""
     import torch.utils.data.dataloader as data
 
-    from autotune_trials.agent.loader import install
-    from autotune_trials.protocol import SessionConfig
+    from autotune_trials.agent.dataloader.hooks import install
+    from autotune_trials.protocol.messages import SessionConfig
 
     installed = []
 

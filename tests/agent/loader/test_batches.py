@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 import torch
 
-from autotune_trials.agent.batches import bytes_of, copy_batch, samples_of
+from autotune_trials.agent.loop.batches import bytes_of, copy_batch, samples_of
 
 
 @dataclasses.dataclass

@@ -407,7 +407,7 @@ def test_loaders_that_were_there_before_and_copies_of_loaders(hook):
 
 def test_agent_is_importable_without_torch():
     code = (
-        "import sys, autotune_trials.agent.loader, autotune_trials.agent.batches\n"
+        "import sys, autotune_trials.agent.dataloader.hooks, autotune_trials.agent.loop.batches\n"
         "print([name for name in ('torch', 'numpy', 'psutil', 'yaml') if name in sys.modules])"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}

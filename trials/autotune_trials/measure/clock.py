@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from autotune_trials.measure.usage import NOTHING, usage
-from autotune_trials.protocol import PHASES
+from autotune_trials.protocol.messages import PHASES
 
 DATA, TO_DEVICE, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
 AWAY = len(PHASES)

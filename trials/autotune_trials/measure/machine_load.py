@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from time import perf_counter
 
-from autotune_trials.marks import MARK_VARIABLE
+from autotune_trials.supervisor.process_tags import MARK_VARIABLE
 
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 SHORTEST_S = 0.25  # the kernel counts CPU time in ticks of 10 ms: over less than this the figures mean nothing

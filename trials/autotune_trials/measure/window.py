@@ -1,4 +1,4 @@
-"""Consecutive iterations put together to a :class:`~autotune_trials.protocol.Window`."""
+"""Consecutive iterations put together to a :class:`~autotune_trials.protocol.messages.Window`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from autotune_trials.measure import throttling
 from autotune_trials.measure.clock import AWAY
 from autotune_trials.measure.machine_load import Snapshot, between, snapshot
 from autotune_trials.measure.memory import MemoryMeter
-from autotune_trials.protocol import PHASES, Window
+from autotune_trials.protocol.messages import PHASES, Window
 
 
 class WindowRecorder:

@@ -1,4 +1,4 @@
-"""Files written from C++ and Rust, which Python's audit events do not show: noted before they are written (see writing.py).
+"""Files written from C++ and Rust, which Python's audit events do not show: noted before they are written (see file_watch.py).
 
 Unlike the other patches these are not taken back when the agent steps aside: a job that is told to end may save once more.
 """
@@ -9,7 +9,7 @@ import functools
 from typing import Any
 
 from autotune_trials.agent.patches.base import untraced
-from autotune_trials.agent.writing import about_to_write
+from autotune_trials.agent.side_effects.file_watch import about_to_write
 
 
 def watch_torch_save(module: Any) -> None:

@@ -1,0 +1,69 @@
+"""The agent's end of the socket to the tuner."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from autotune_trials.protocol.messages import dump, load
+
+
+class Channel:
+    """Lines of JSON over a Unix socket. Connects on first use; a lost tuner is not an error here."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._socket: socket.socket | None = None
+        self._buffer = b""
+        self.closed = not path
+
+    @property
+    def connected(self) -> bool:
+        return self._socket is not None
+
+    def send(self, message: Any) -> bool:
+        """Send one message; False if nobody listens any more."""
+        if self.closed:
+            return False
+        try:
+            if self._socket is None:
+                self._connect()
+            assert self._socket is not None
+            self._socket.sendall(dump(message))
+            return True
+        except OSError:
+            self.close()
+            return False
+
+    def receive(self) -> Any | None:
+        """Wait for the next message; None when the tuner has gone."""
+        while not self.closed and b"\n" not in self._buffer:
+            try:
+                assert self._socket is not None
+                data = self._socket.recv(65536)
+            except OSError:
+                data = b""
+            if not data:
+                self.close()
+                return None
+            self._buffer += data
+        if self.closed:
+            return None
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return load(line)
+
+    def close(self) -> None:
+        """Close this process's end. Idempotent; in a forked child the parent's end stays open."""
+        self.closed = True
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _connect(self) -> None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(self.path)
+        except OSError:
+            connection.close()
+            raise
+        self._socket = connection

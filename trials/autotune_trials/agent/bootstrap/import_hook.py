@@ -1,0 +1,67 @@
+"""Calls a function once a module has been imported by the job, before anybody else sees the module.
+
+Libraries bind each other's functions by name (``from x import f``), so a function must be replaced as soon as its own module has
+been executed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from autotune_trials.agent.bootstrap import log
+
+_wanted: dict[str, Callable[[Any], None]] = {}
+
+
+def call(name: str, function: Callable[[Any], None]) -> None:
+    """Call ``function(module)`` after the module ``name`` has been executed; at once if it has been already."""
+    if name in sys.modules:
+        _run(function, sys.modules[name])
+        return
+    _wanted[name] = function
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder:
+    """Asks the other finders, and listens to the loader they give."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        function = _wanted.get(name)
+        if function is None:
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find is not None and finder is not self else None
+            if spec is not None:
+                if spec.loader is not None:
+                    _listen(spec.loader, name, function)
+                return spec
+        return None
+
+
+def _listen(loader: Any, name: str, function: Callable[[Any], None]) -> None:
+    """Shadow ``exec_module`` on this one loader object; what was only looked up and never executed is looked up again."""
+    execute = getattr(loader, "exec_module", None)
+    if execute is None:
+        return
+
+    def exec_module(module: Any) -> None:
+        execute(module)
+        loader.__dict__.pop("exec_module", None)
+        if _wanted.pop(name, None) is not None:
+            _run(function, module)
+
+    try:
+        loader.exec_module = exec_module
+    except AttributeError:
+        log.write(f"{name} is loaded by something that cannot be listened to")
+
+
+def _run(function: Callable[[Any], None], module: Any) -> None:
+    try:
+        function(module)
+    except Exception:  # the job's own import statement is on the stack: it would fail there
+        log.write_exception(f"after the import of {module.__name__}")

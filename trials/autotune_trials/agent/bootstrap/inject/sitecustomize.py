@@ -1,0 +1,88 @@
+"""The door into the user's process: Python runs this file at start-up because its folder is on PYTHONPATH.
+
+    AUTOTUNE_SESSION set? ── no ──▶ only hand over to the environment's own sitecustomize
+           │ yes
+    make autotune_trials and autotune_spaces importable, from their files, without touching sys.path
+    (the job may run in another virtual environment, and may have modules called ``trials`` or ``autotune``)
+           │
+    leave a watch on the import of torch; processes that never import torch pay for nothing else
+           │
+    hand over to the environment's own sitecustomize (Debian ships one)
+"""
+
+import os
+import sys
+
+
+def _register(name: str, directory: str) -> None:
+    """Put the package at ``directory`` into sys.modules as ``name``."""
+    import importlib.util
+
+    if name in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location(
+        name, os.path.join(directory, "__init__.py"), submodule_search_locations=[directory]
+    )
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{name} cannot be loaded from {directory}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+
+
+def _find_spaces(trials: str) -> str:
+    """The folder of autotune_spaces: beside autotune_trials when installed, under search_spaces/ in the source tree."""
+    beside = os.path.dirname(trials)
+    places = [
+        os.path.join(beside, "autotune_spaces"),
+        os.path.join(os.path.dirname(beside), "search_spaces", "autotune_spaces"),
+    ]
+    listed = os.environ.get("AUTOTUNE_PACKAGES", "").split(os.pathsep)
+    places[:0] = [p for p in listed if os.path.basename(p.rstrip(os.sep)) == "autotune_spaces"]
+    for place in places:
+        if os.path.isfile(os.path.join(place, "__init__.py")):
+            return place
+    raise ImportError("autotune_spaces was found in none of: " + ", ".join(places))
+
+
+def _wake(here: str) -> None:
+    trials = os.path.dirname(os.path.dirname(os.path.dirname(here)))  # agent/bootstrap/inject lies below it
+    _register("autotune_trials", trials)
+    _register("autotune_spaces", _find_spaces(trials))
+    from autotune_trials.agent.bootstrap import start
+
+    start.watch()
+
+
+def _complain() -> None:
+    import traceback
+
+    try:
+        directory = os.path.dirname(os.environ["AUTOTUNE_SESSION"])
+        with open(os.path.join(directory, "agent.log"), "a", encoding="utf-8") as log:
+            log.write(f"[{os.getpid()}] sitecustomize\n{traceback.format_exc()}\n")
+    except OSError:
+        pass
+
+
+def _hand_over(here: str) -> None:
+    """Run the sitecustomize that would have been found without us; its errors are its own."""
+    import importlib.machinery
+    import importlib.util
+
+    others = [p for p in sys.path if os.path.abspath(p or os.curdir) != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+_here = os.path.dirname(os.path.abspath(__file__))
+if os.environ.get("AUTOTUNE_SESSION"):
+    try:
+        _wake(_here)
+    except Exception:
+        _complain()
+_hand_over(_here)

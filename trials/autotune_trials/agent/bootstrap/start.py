@@ -1,0 +1,120 @@
+"""From the interpreter's start to the agent at work: wait until the job has imported torch, then install.
+
+Only ``os`` and ``sys`` are imported here, so that a process without torch (a launcher, a compiler worker, a
+shell helper) pays about a millisecond.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from autotune_trials.agent.bootstrap import log
+
+KNOB_VARIABLES = "AUTOTUNE_KNOB_"  # as in autotune_spaces.knobs, which would cost every process some milliseconds
+
+
+class TorchWatch:
+    """A finder that lets ``import torch`` happen as always, and calls :func:`on_torch` when it is done.
+
+    Libraries look torch up (``find_spec``) long before anyone imports it, so the watch ends when the module
+    has been *executed*, not when it was first looked up.
+    """
+
+    def __init__(self) -> None:
+        self._searching = False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != "torch" or self._searching:
+            return None
+        import importlib.util
+
+        self._searching = True
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            return None
+        finally:
+            self._searching = False
+        if spec is not None and spec.loader is not None:
+            self._listen(spec.loader)
+        return spec
+
+    def _listen(self, loader: Any) -> None:
+        """Shadow ``exec_module`` on this one loader object; type and everything else of it stay as they are."""
+        execute = loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            execute(module)
+            loader.__dict__.pop("exec_module", None)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            on_torch(module)
+
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:
+            log.write("torch is loaded by something that cannot be listened to; the agent stays out")
+
+
+def watch() -> None:
+    """Start watching for torch in this process, and for what it writes."""
+    log.crumb("python")
+    if os.path.isdir(os.path.join(log.directory(), "written")):
+        watch_writing()
+    _before_the_job()
+    if "torch" in sys.modules:
+        on_torch(sys.modules["torch"])
+    else:
+        sys.meta_path.insert(0, TorchWatch())
+
+
+def watch_writing() -> None:
+    """Note what this process writes, because the session's changes are to be put back."""
+    try:
+        from autotune_trials.agent.side_effects import file_watch
+
+        file_watch.watch()
+    except Exception:
+        log.write_exception("written")
+
+
+def _before_the_job() -> None:
+    """What has to be read or set before the first line of the job. Never raises into it."""
+    try:
+        from autotune_trials.agent.controls import collector
+
+        collector.note()
+        if any(variable.startswith(KNOB_VARIABLES) for variable in os.environ):
+            from autotune_spaces.knobs import at_start
+
+            at_start(os.environ)
+    except Exception:
+        log.write_exception("before the job")
+
+
+def on_torch(torch: Any) -> None:
+    """torch has just been imported: install the agent. Never raises into the job."""
+    log.crumb("torch")
+    try:
+        from autotune_spaces.knobs import at_import
+        from autotune_trials.agent.core.agent import Agent
+        from autotune_trials.protocol.messages import SESSION_VARIABLE, SessionConfig
+
+        at_import(torch, os.environ)
+        agent = Agent(torch, read_config(os.environ[SESSION_VARIABLE], SessionConfig))
+    except Exception:
+        log.write_exception("start")
+        return
+    agent.install()
+
+
+def read_config(path: str, cls: type) -> Any:
+    """The session's configuration from ``path``."""
+    import json
+
+    from autotune_spaces.codec import decode
+
+    with open(path, encoding="utf-8") as file:
+        return decode(cls, json.load(file))

@@ -1,0 +1,96 @@
+"""Which kernel computes scaled_dot_product_attention: seen in the graph of the loss, and preferred.
+
+torch goes through its kernels in an order and takes the first that can do the call. On CUDA the
+order can be changed: a preferred kernel goes first, and the others still do the calls that it
+cannot do. A CPU has two, whatever the order: flash, and math where flash is off or cannot.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune_trials.agent.loop.objective import nodes
+
+NODES = {
+    "ScaledDotProductFlashAttentionBackward0": "flash",
+    "ScaledDotProductFlashAttentionForCpuBackward0": "flash",
+    "ScaledDotProductEfficientAttentionBackward0": "efficient",
+    "ScaledDotProductCudnnAttentionBackward0": "cudnn",
+}
+COMPILED = "CompiledFunctionBackward"  # its kernels do not show in the graph
+MEMBERS = {  # of torch's SDPBackend
+    "flash": "FLASH_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
+}
+SWITCHES = ("flash", "mem_efficient", "cudnn")  # math stays on, for what these cannot do
+State = tuple[list[int], dict[str, bool], bool]
+
+
+class Attention:
+    """Of one job.
+
+    ``seen``: fused kernels in the graphs of the iteration looked at; None where compiled code hides
+    them.
+    """
+
+    def __init__(self, torch: Any, look_at: int) -> None:
+        """``look_at``: the iteration whose graphs are looked through, -1 for none."""
+        self._torch, self.look_at = torch, look_at
+        self.preferred: str | None = None
+        self.seen: set[str] | None = set()
+        # Order, switches and store of compiled graphs as the job had them, while they are changed.
+        self._own: State | None = None
+
+    def look(self, tensors: Any) -> None:
+        """Look through the graphs that ``tensors``, one or several, are differentiated along."""
+        several = tensors if isinstance(tensors, (list, tuple)) else [tensors]
+        names = {node.name() for node in nodes([getattr(t, "grad_fn", None) for t in several])}
+        if COMPILED in names:
+            self.seen = None
+        if self.seen is not None:
+            self.seen |= {NODES[name] for name in names & NODES.keys()}
+
+    def prefer(self, kernel: str | None, device: str, iteration: int) -> bool:
+        """Run ``kernel`` where it can do the call; None: as the job had it.
+
+        Args:
+            kernel: "flash", "efficient", "cudnn" or "math".
+            device: "cpu" or "cuda"; "" while it is not known, when nothing is done.
+            iteration: the first that it holds for.
+
+        Returns: whether anything was switched.
+        """
+        if kernel == self.preferred or not device:
+            return False
+        from torch._functorch import config as compiler
+        from torch.backends import cuda
+
+        own = self._own = self._own or self._state(device, cuda, compiler)
+        order, switches, cached = own
+        if kernel is None:
+            self._own = None
+        elif kernel == "math":
+            switches = dict.fromkeys(switches, False)
+        else:
+            from torch.nn.attention import SDPBackend
+
+            first = int(getattr(SDPBackend, MEMBERS[kernel]))
+            order = [first, *(number for number in order if number != first)]
+        self._torch._C._set_sdp_priority_order(order)
+        for name, on in switches.items():
+            getattr(cuda, f"enable_{name}_sdp")(on)
+        # Its key for stored graphs leaves out the kernel: torch would take another's from there.
+        compiler.enable_autograd_cache = cached and kernel is None
+        self.preferred, self.look_at, self.seen = kernel, iteration, set()
+        return True
+
+    def _state(self, device: str, cuda: Any, compiler: Any) -> State:
+        torch = self._torch
+        if device == "cuda":
+            # For some GPUs torch sets the order when it first chooses a kernel; ours comes later.
+            probe = torch.empty(1, 1, 1, 8, device=device)
+            torch._fused_sdp_choice(probe, probe, probe)
+        switches = {name: bool(getattr(cuda, f"{name}_sdp_enabled")()) for name in SWITCHES}
+        order = list(torch._C._get_sdp_priority_order())
+        return order, switches, bool(compiler.enable_autograd_cache)

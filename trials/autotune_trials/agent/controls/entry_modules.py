@@ -1,0 +1,384 @@
+"""Top-level modules the job calls in training: where compilation, memory format and autocast take hold.
+
+An entry sits in the module's ``_compiled_call_impl`` slot, which ``Module.__call__`` asks first, and which torch
+itself leaves out of copies and pickles (EMA copies, ``torch.save(model)``).
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from autotune_spaces.knobs.compile_mode import CUDA_GRAPHS, REGIONAL, arguments
+from autotune_trials.agent.bootstrap import log
+from autotune_trials.agent.controls.regional import block_function, repeated_blocks
+
+SLOT = "_compiled_call_impl"
+# Patches dynamo must not meet. Taking two away and putting them back costs a compiled call about 1 µs.
+TRACED = ("Module.__call__", "autocast.__enter__", "Tensor.to", "Tensor.cuda")
+
+
+class SlotCall:
+    """What ``Module.__call__`` finds in the slot. Copied or pickled it becomes None, the slot's own default."""
+
+    _torchdynamo_disable = True
+
+    def __init__(self, agent: Any) -> None:
+        self.agent, self._exporting = agent, agent.torch.compiler.is_dynamo_compiling
+
+    def _clone(self, module: Any) -> Any | None:
+        """What is called, if that is a clone, made of the module's dictionary (learn2learn, DataParallel)."""
+        if self._exporting():  # torch.export traces this, and must not meet a frame
+            return None
+        called: Any = sys._getframe(2).f_locals.get("self")
+        return called if called is not module and getattr(called, SLOT, None) is self else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+
+class BlockCall(SlotCall):
+    """Of a repeated block: compiled in training, and where backward computes a checkpoint again."""
+
+    def __init__(self, agent: Any, block: Any, compiled: Any) -> None:
+        super().__init__(agent)
+        self._block, self._compiled = block, compiled
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        agent, block = self.agent, self._block
+        clone = self._clone(block)
+        if clone is not None:
+            return clone._call_impl(*args, **kwargs)
+        if agent.inside_entry:
+            return self._compiled(block, args, kwargs)
+        if not agent.in_backward or self._exporting():
+            return block._call_impl(*args, **kwargs)
+        with agent.patches.suspended(*TRACED):
+            return self._compiled(block, args, kwargs)
+
+
+class EntryCall(SlotCall):
+    """Of an entry."""
+
+    def __init__(self, entry: Entry, agent: Any) -> None:
+        super().__init__(agent)
+        self.entry = entry
+        self.compiled: Any = None  # holds the module, and is held by it alone: a module that the job drops must go
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        agent, entry = self.agent, self.entry
+        module = entry.module
+        clone = self._clone(module)
+        if clone is not None:
+            return clone._call_impl(*args, **kwargs)
+        if agent.stopped or agent.inside_entry:
+            return module._call_impl(*args, **kwargs)
+        if not entry.is_training():
+            with agent.on_gradless_call(entry, args) or nullcontext():
+                return module._call_impl(*args, **kwargs)
+        if agent.sites.open:
+            agent.sites.on_forward(module, args, kwargs, sys._getframe(1))
+            entry.note_shapes(args, kwargs)
+        confined = agent.on_entry_call(entry, args)
+        agent.inside_entry = True
+        try:
+            if confined is None:
+                return entry.run(args, kwargs)
+            with confined:
+                return entry.run(args, kwargs)
+        except BaseException as error:
+            agent.errors.on_job_error(error)
+            raise
+        finally:
+            agent.inside_entry = False
+
+
+class Entry:
+    """One top-level module; what :class:`autotune_spaces.base.EntryModule` promises."""
+
+    def __init__(self, module: Any, agent: Any) -> None:
+        self._module = weakref.ref(module)
+        self._agent, self._torch = agent, agent.torch
+        self._call: Any = lambda: None  # weak, of what lies in the slot
+        self._mode: str | None = None
+        self._proven = False  # the compiled forward has worked once
+        self._graphs_before = 0
+        self._blocks: list[weakref.ref[Any]] = []  # those that are compiled one by one
+        self.shapes: set[tuple[Any, ...]] = set()  # of its inputs, in warm-up
+        self._own_strides: dict[int, tuple[Any, tuple[int, ...]]] = {}  # parameters whose layout we changed
+        self._channels_last = False
+        self.called_gradless = False  # in training
+        self.checkpointed = False  # and by backward once more: such a call is a part of the forward
+
+    @property
+    def module(self) -> Any:
+        return self._module()
+
+    @property
+    def alive(self) -> bool:
+        return self._module() is not None
+
+    @property
+    def compiled(self) -> bool:
+        return self._mode is not None
+
+    def is_training(self) -> bool:
+        module = self._module()
+        return module is not None and module.training and self._torch.is_grad_enabled()
+
+    def install(self) -> bool:
+        """Take the slot, unless the job's own ``module.compile()`` has it. Idempotent."""
+        present = vars(self.module).get(SLOT)
+        if present is None:
+            present = vars(self.module)[SLOT] = EntryCall(self, self._agent)
+            self._call = weakref.ref(present)
+        return present is self._call()
+
+    def remove(self) -> None:
+        """Leave the slot, everything as the job had it."""
+        if self.alive:
+            self.set_compiled(None)
+            self.set_channels_last(False)
+        self.release()
+
+    def release(self) -> None:
+        """Leave the slot only (the job is about to compile the module itself)."""
+        module = self.module
+        if module is not None and isinstance(vars(module).get(SLOT), EntryCall) and vars(module)[SLOT] is self._call():
+            del vars(module)[SLOT]
+
+    # ------------------------------------------------------------------ calling
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the call returns, in one pass or in several."""
+        micro = self._agent.live.micro
+        return self.one_pass(args, kwargs) if micro is None else micro.run(self, args, kwargs)
+
+    def one_pass(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The module's forward as the knobs want it."""
+        if self._channels_last:
+            args = tuple(self._laid_out(a) for a in args)
+            kwargs = {k: self._laid_out(v) for k, v in kwargs.items()}
+        if self._mode is None:
+            return self.module._call_impl(*args, **kwargs)
+        with self._agent.patches.suspended(*TRACED):
+            return self._compiled_run(args, kwargs)
+
+    def _compiled_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compile, where that is due: at first, and for other shapes. If the compiler fails, say so and run as before: a knob must not end the job."""
+        try:
+            result = self._call().compiled(*args, **kwargs)
+        except Exception as error:
+            if is_out_of_memory(error) or (self._proven and not _is_compilers(error)):
+                raise
+            mode, self._mode, self._call().compiled = self._mode, None, None
+            self._free_blocks()
+            self._agent.knobs.fail(f"compile_mode: {mode}: {type(error).__name__}: {str(error)[:300]}")
+            return self.module._call_impl(*args, **kwargs)
+        self._proven = True
+        return result
+
+    def note_shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Those of the tensors that it is called with."""
+        from torch.utils._pytree import tree_leaves
+
+        try:
+            tensors = (x for x in tree_leaves((args, kwargs)) if isinstance(x, self._torch.Tensor))
+            self.shapes.add(tuple(tuple(x.shape) for x in tensors))
+        except Exception:  # arguments of the job's own classes may do anything when they are looked at
+            log.write_exception("shapes")
+
+    # ------------------------------------------------------------------ compiling
+
+    def set_compiled(self, mode: str | None) -> None:
+        if mode == self._mode:
+            return
+        import torch._dynamo
+
+        if self._mode is not None:
+            for entry in self._agent.live.entries:
+                entry.take_gradients_out_of_graphs()
+            # After some variants dynamo stops compiling in silence; and one mode's code must not serve another.
+            torch._dynamo.reset()
+        self._free_blocks()
+        call, self._mode, self._proven = self._call(), mode, False
+        if call is None:
+            self._mode = mode = None  # the job has put something of its own into the slot
+        else:
+            call.compiled = None
+        self._keep_random_stream(mode is not None)
+        if mode is None:
+            return
+        if not any(entry.compiled for entry in self._agent.live.entries if entry is not self):
+            torch._dynamo.utils.counters.clear()
+        self._graphs_before = _graphs(torch)
+        self._agent.modules.listen_to_dynamo()
+        module = self.module
+        compile = self._agent.patches["torch.compile"].original
+        if mode == REGIONAL:
+            self._compile_blocks(compile)
+            call.compiled = module._call_impl
+            return
+        # A plain function, because compiling an instance of a class from torch.nn itself does nothing, in silence.
+        target = module._call_impl if _has_hooks(module) else module.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return target(*args, **kwargs)
+
+        call.compiled = compile(forward, **arguments(mode))
+
+    def _compile_blocks(self, compile: Any) -> None:
+        for kind, alike in enumerate(repeated_blocks(self._torch, self.module)):
+            compiled = compile(block_function(kind), **arguments(REGIONAL))
+            for block in alike:
+                if vars(block).get(SLOT) is None:
+                    vars(block)[SLOT] = BlockCall(self._agent, block, compiled)
+                    self._blocks.append(weakref.ref(block))
+
+    def _free_blocks(self) -> None:
+        for block in (reference() for reference in self._blocks):
+            if block is not None and isinstance(vars(block).get(SLOT), BlockCall):
+                del vars(block)[SLOT]
+        self._blocks.clear()
+
+    def compile_anew(self) -> None:
+        """If it is compiled: something that compiled code holds is another now, and dynamo does not look for it."""
+        mode = self._mode
+        if mode is not None:
+            self.set_compiled(None)
+            self.set_compiled(mode)
+
+    def take_gradients_out_of_graphs(self) -> None:
+        """CUDA graphs leave ``.grad`` in memory that is freed with them; the job may still read it, or add to it."""
+        if self._mode in CUDA_GRAPHS:
+            for parameter in self.module.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.data = parameter.grad.data.clone()
+
+    def compiled_graphs(self) -> int:
+        if self._mode is None:
+            return 0
+        import torch._dynamo
+
+        return _graphs(torch) - self._graphs_before
+
+    def _keep_random_stream(self, compiled: bool) -> None:
+        """Compiled code draws the same random numbers as without, so that losses can be compared step by step.
+
+        Dropout may be a function call that no module shows, so this is asked for whatever the model is made of. Code
+        that draws nothing is not changed by it.
+        """
+        import torch._inductor.config as config
+
+        live = self._agent.live
+        if compiled:
+            if live.own_fallback_random is None:
+                live.own_fallback_random = config.fallback_random
+            config.fallback_random = True
+        elif live.own_fallback_random is not None and not any(e.compiled for e in live.entries if e is not self):
+            config.fallback_random, live.own_fallback_random = live.own_fallback_random, None
+
+    # ------------------------------------------------------------------ memory format
+
+    def set_channels_last(self, on: bool) -> None:
+        if on == self._channels_last:
+            return
+        if on:
+            movable = self._movable()  # raises for a lazy layer without weights yet: the next attempt finds them
+            self._channels_last = True
+            for parameter in movable:
+                wanted = self._format_of(parameter)
+                if wanted is not None and parameter.data.to(memory_format=wanted).stride() != parameter.stride():
+                    self._own_strides[id(parameter)] = (parameter, tuple(parameter.stride()))
+                    self._relay(parameter, lambda t, f=wanted: t.to(memory_format=f))
+            return
+        self._channels_last = False
+        for parameter, strides in self._own_strides.values():
+            self._relay(parameter, lambda t, s=strides: _with_strides(self._torch, t, s))
+        self._own_strides.clear()
+
+    def _movable(self) -> list[Any]:
+        """Parameters with memory of their own. Moved away from another tensor over the same memory (its twin in the model, the flat one that
+        the optimizer steps, that of other processes) a parameter would not follow it any more."""
+        parameters = list(self.module.parameters())
+        mine = {id(p) for p in parameters}
+        stepped = [p for o in self._agent.live.every_optimizer() for g in o.param_groups for p in g["params"] if id(p) not in mine]
+        taken = {_memory(p)[0] for p in stepped}
+        places = Counter(_memory(p) for p in parameters)
+        return [p for p in parameters if places[_memory(p)] == 1 and _memory(p)[0] not in taken and (p.is_cuda or not p.is_shared())]
+
+    def _relay(self, parameter: Any, convert: Any) -> None:
+        """Lay out ``parameter``, its gradient and its optimizer state (momenta) anew; the Parameter object stays."""
+        with self._torch.no_grad():
+            parameter.data = convert(parameter.data)
+            if parameter.grad is not None and parameter.grad.layout == self._torch.strided:
+                parameter.grad.data = convert(parameter.grad.data)
+            for optimizer in self._agent.live.optimizers:
+                state: dict[str, Any] = optimizer.state.get(parameter, {})
+                for key, value in list(state.items()):
+                    if isinstance(value, self._torch.Tensor) and value.shape == parameter.shape:
+                        state[key] = convert(value)
+
+    def _laid_out(self, value: Any) -> Any:
+        """As ``value.to(memory_format=…)`` does it in people's own code: with one channel ``contiguous`` would leave the strides alone."""
+        if isinstance(value, self._torch.Tensor) and value.layout == self._torch.strided:
+            wanted = self._format_of(value)
+            if wanted is not None:
+                return value.to(memory_format=wanted)
+        return value
+
+    def _format_of(self, tensor: Any) -> Any:
+        dimensions = tensor.dim()
+        if dimensions == 4:
+            return self._torch.channels_last
+        return self._torch.channels_last_3d if dimensions == 5 else None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Out of memory, on the device or the host."""
+    if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and (
+        "out of memory" in text or "can't allocate memory" in text or "cannot allocate memory" in text
+    )
+
+
+def _is_compilers(error: Exception) -> bool:
+    """It comes of compiling, and not of the job's own code."""
+    return isinstance(error, sys.modules["torch._dynamo.exc"].TorchDynamoException)
+
+
+def compile_notes(entries: Sequence[Entry]) -> dict[str, Any]:
+    """What dynamo counted since a knob compiled ``entries``: graphs and graph breaks. Empty if none did."""
+    if not any(entry.compiled for entry in entries):
+        return {}
+    counters = sys.modules["torch._dynamo.utils"].counters
+    return {
+        "unique_graphs": int(counters["stats"]["unique_graphs"]),
+        "graph_breaks": int(sum(counters["graph_break"].values())),
+    }
+
+
+def _graphs(torch: Any) -> int:
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+def _memory(tensor: Any) -> tuple[int, int]:
+    """(which storage, where in it): alike for tensors over the same memory. A DTensor has no address to ask for."""
+    return int(tensor.untyped_storage()._cdata), int(tensor.storage_offset())
+
+
+def _has_hooks(module: Any) -> bool:
+    return bool(sys.modules["torch.nn.modules.module"]._has_any_global_hook()) or any(
+        getattr(module, name, None)
+        for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    )
+
+
+def _with_strides(torch: Any, tensor: Any, strides: tuple[int, ...]) -> Any:
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)

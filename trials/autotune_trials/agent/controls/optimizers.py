@@ -1,0 +1,183 @@
+"""The job's optimizers: which implementations they can be switched between, and the switching."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from autotune_trials.agent.controls.optimizer_copy import fused_works
+
+IMPLEMENTATIONS = ("for-loop", "foreach", "fused")
+Flags = tuple[Any, Any]  # (foreach, fused), by which torch chooses
+
+
+class OptimizerControl:
+    """One optimizer's implementation and learning-rate factor."""
+
+    def __init__(self, torch: Any, optimizer: Any) -> None:
+        self._torch = torch
+        self._optimizer = weakref.ref(optimizer)
+        self.spot: Any = None  # (code, line) that built it, None if that is not known
+        self._set_to: str | None = None  # an implementation that is not the job's own
+        self._own: list[Flags] = []  # of each group, while it is set
+        self._own_default: Flags = (None, None)  # of groups that are added
+        self._own_amp_flag: Any = None
+        self._hooks: tuple[Any, ...] = ()
+        self._own_lr: list[Any] | None = None  # during a step under a factor
+        self._fused: dict[Any, bool] = {}  # devices and types of its parameters -> torch's fused kernel works for them
+
+    @property
+    def optimizer(self) -> Any | None:
+        return self._optimizer()
+
+    def supported(self) -> tuple[str, ...]:
+        """Implementations this optimizer can take here; () where its ``step`` is not torch's."""
+        optimizer = self.optimizer
+        if optimizer is None or not step_is_torchs(type(optimizer)) or "foreach" not in optimizer.defaults:
+            return ()
+        groups = optimizer.param_groups
+        if any(g.get("differentiable") or g.get("capturable") for g in groups):
+            return ()
+        found = ["for-loop"]
+        if not any(self._torch.is_tensor(g.get("lr")) for g in groups):
+            found.append("foreach")
+        parameters = [p for g in groups for p in g["params"]]
+        fusible = all(
+            p.is_floating_point() and p.device.type in ("cpu", "cuda") and p.layout == self._torch.strided for p in parameters
+        )
+        if "fused" in optimizer.defaults and fusible and self._fused_works(optimizer, parameters):
+            found.append("fused")
+        return tuple(found)
+
+    def _fused_works(self, optimizer: Any, parameters: list[Any]) -> bool:
+        kinds = frozenset((p.device, p.dtype) for p in parameters)
+        if self._fused.get(kinds) is None:
+            self._fused[kinds] = fused_works(self._torch, optimizer)
+        return self._fused[kinds]
+
+    def implementation(self) -> str:
+        """What the job asked for."""
+        optimizer = self.optimizer
+        groups = optimizer.param_groups if optimizer is not None else []
+        foreach, fused = (self._own or [_flags(g) for g in groups] or [(None, None)])[0]
+        if fused:
+            return "fused"
+        if foreach:
+            return "foreach"
+        return "for-loop" if foreach is False else "default"
+
+    def set(self, implementation: str | None) -> None:
+        """Switch; None goes back to the job's own. What this optimizer does not support leaves it as it is."""
+        optimizer = self.optimizer
+        if optimizer is None:
+            return
+        if implementation is None:
+            if self._set_to is None:
+                return
+            self._give_back(optimizer)
+        elif implementation in self.supported():
+            if self._set_to is None:
+                self._remember(optimizer)
+            self._set_to = implementation
+            self._write(optimizer)
+        self._move_step_counters(optimizer)
+
+    def _remember(self, optimizer: Any) -> None:
+        self._own, self._own_default = [_flags(g) for g in optimizer.param_groups], _flags(optimizer.defaults)
+        self._own_amp_flag = getattr(optimizer, "_step_supports_amp_scaling", None)
+        self._hooks = (
+            optimizer.register_state_dict_post_hook(lambda _, saved: self._as_own(saved)),
+            optimizer.register_load_state_dict_post_hook(self._on_load),
+        )
+
+    def _write(self, optimizer: Any) -> None:
+        fused = self._set_to == "fused"
+        for settings in (optimizer.defaults, *optimizer.param_groups):  # the defaults for groups that the job adds
+            settings.update(_written(settings, (self._set_to == "foreach", fused)))
+        optimizer._step_supports_amp_scaling = fused  # how a GradScaler tells a fused optimizer
+
+    def _give_back(self, optimizer: Any) -> None:
+        self._write_own(optimizer)
+        for hook in self._hooks:
+            hook.remove()
+        self._set_to, self._own, self._hooks = None, [], ()
+
+    def _write_own(self, optimizer: Any) -> None:
+        optimizer.defaults.update(_written(optimizer.defaults, self._own_default))
+        for group, own in zip(optimizer.param_groups, self._own_of(optimizer.param_groups), strict=True):
+            group.update(_written(group, own))
+        if self._own_amp_flag is None:
+            vars(optimizer).pop("_step_supports_amp_scaling", None)
+        else:
+            optimizer._step_supports_amp_scaling = self._own_amp_flag
+
+    def _own_of(self, groups: list[Any]) -> list[Flags]:
+        """The job's own flags of each group; of those that were added since, what they would have been given."""
+        return [*self._own, *[self._own_default] * (len(groups) - len(self._own))][: len(groups)]
+
+    def _as_own(self, saved: dict[str, Any]) -> dict[str, Any]:
+        """What the optimizer saves, with the implementation that is the job's own: without the agent it is loaded as if there had been none."""
+        groups = [{**g, **_written(g, own)} for g, own in zip(saved["param_groups"], self._own_of(saved["param_groups"]), strict=True)]
+        state = dict(saved["state"])
+        for index in (index for group in groups if not _counts_on_device(group) for index in group["params"]):
+            step: Any = state.get(index, {}).get("step")
+            if self._torch.is_tensor(step) and step.device.type != "cpu":
+                state[index] = {**state[index], "step": step.cpu()}
+        return {**saved, "state": state, "param_groups": groups}
+
+    def _on_load(self, optimizer: Any) -> None:
+        """A checkpoint has put its own groups in place of those that were switched."""
+        self._own = [_flags(g) for g in optimizer.param_groups]
+        if self._set_to in self.supported():
+            self._write(optimizer)
+            self._move_step_counters(optimizer)
+        else:  # the hooks stay: torch is going through them, and those of the job's come after this one
+            self._write_own(optimizer)
+
+    def scale_lr(self, factor: float) -> None:
+        """Multiply the learning rates for the step that begins. A scheduler never sees the factor."""
+        optimizer = self.optimizer
+        self.restore_lr()
+        if optimizer is None or factor == 1.0:
+            return
+        self._own_lr = [g.get("lr") for g in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            if group.get("lr") is not None:
+                group["lr"] = group["lr"] * factor
+
+    def restore_lr(self) -> None:
+        """The step has ended."""
+        optimizer, own, self._own_lr = self.optimizer, self._own_lr, None
+        if optimizer is not None and own is not None:
+            for group, lr in zip(optimizer.param_groups, own, strict=False):
+                if lr is not None:
+                    group["lr"] = lr
+
+    def _move_step_counters(self, optimizer: Any) -> None:
+        """Fused kernels count steps on the parameter's device, the others on the host."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                step: Any = optimizer.state[parameter].get("step") if parameter in optimizer.state else None
+                if self._torch.is_tensor(step):
+                    optimizer.state[parameter]["step"] = step.to(parameter.device if _counts_on_device(group) else "cpu")
+
+
+def _flags(settings: Any) -> Flags:
+    return settings.get("foreach"), settings.get("fused")
+
+
+def _written(settings: Any, flags: Flags) -> dict[str, Any]:
+    """What ``settings`` (of a group, or its defaults) are to hold for ``flags``: only some optimizers know of fused."""
+    return dict(zip(("foreach", "fused") if "fused" in settings else ("foreach",), flags, strict=False))
+
+
+def _counts_on_device(group: Any) -> Any:
+    return group.get("fused") or group.get("capturable")
+
+
+def step_is_torchs(cls: type) -> bool:
+    """Whether an optimizer of this class steps as torch wrote it."""
+    for base in cls.__mro__:
+        if "step" in vars(base):
+            return base.__module__.startswith("torch.optim")
+    return False

@@ -1,0 +1,104 @@
+"""The next batch is copied to the GPU on a side stream while the job computes with the current one.
+
+    loader         batch 1, fetched ahead: 2     job asks: batch 2, fetched ahead: 3
+    side stream    copy of 2 ──── event          copy of 3 ──── event
+    job's stream   forward, backward of 1 …      x.to(device): waits for that event, has the copy
+
+Copied ahead is what the job was seen to move by a plain ``.to(device)`` or ``.cuda()``, from pinned
+memory. Where anything differs (another device, a conversion, a tensor changed since), the job's own
+call runs as ever.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from autotune_trials.agent.loop.batches import tensors_of
+from autotune_trials.measure.clock import DATA, FORWARD
+
+
+class Copy(NamedTuple):
+    """A copy under way, or done."""
+
+    source: Any  # on the host: held, so that no other tensor gets its id
+    version: int  # of the source, when the copy was started
+    copy: Any
+    done: Any  # the event after it
+
+
+class Prefetch:
+    """Of the loader trained on. Takes the memory of one batch more, on the GPU and on the host."""
+
+    def __init__(self, agent: Any) -> None:
+        self._agent, self._torch = agent, agent.torch
+        self._stream: Any = None
+        self._batch: list[Any] = []  # the tensors of the job's batch: held, for their ids
+        self._places: dict[int, int] = {}  # id of one of them -> its place among them
+        self._moved: set[int] = set()  # the places of those that the job moves
+        self._current: dict[int, Copy] = {}  # id of the source -> its copy, of the job's batch
+        self._next: dict[int, Copy] = {}
+        self._pageable = False  # a tensor to be copied ahead was not pinned
+        self._used = 0  # copies that the job was given
+
+    def effect(self) -> str | None:
+        """Why the job has had no copy made ahead, or None."""
+        if self._used:
+            return None
+        if not self._moved:
+            return "the job moves no tensor of its batches by a plain .to(device) or .cuda()"
+        if self._pageable:
+            return "the batches are not in pinned memory, so that no copy runs beside the computation"
+        return "the job changes its batches before it moves them, or has moved each kind only once"
+
+    def on_batch(self, batch: Any) -> None:
+        """The job is given ``batch``: start the copies of the one after it."""
+        self._batch = tensors_of(batch)
+        self._places = {id(tensor): place for place, tensor in enumerate(self._batch)}
+        self._current, self._next = self._next, {}
+        agent = self._agent
+        iterator = agent.loader_hooks.last[0]()
+        if not self._moved or iterator is None:
+            return
+        agent.clock.switch(DATA)
+        for coming in iterator.ahead(1):
+            try:
+                self._next = self._started(tensors_of(coming))
+            except Exception as error:  # out of memory, most likely: the job moves it itself
+                agent.knobs.fail(f"cuda_prefetch: {type(error).__name__}: {str(error)[:300]}")
+        agent.clock.switch(FORWARD)
+
+    def _started(self, tensors: list[Any]) -> dict[int, Copy]:
+        """The copies of those that the job will move."""
+        torch, device = self._torch, self._agent.live.cuda
+        wanted = [tensors[place] for place in sorted(self._moved) if place < len(tensors)]
+        plain = [t for t in wanted if type(t) is torch.Tensor and not t.requires_grad]
+        pinned = [t for t in plain if t.is_pinned()]
+        self._pageable = len(pinned) < len(plain)
+        if not pinned:
+            return {}
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(device)
+        move = self._agent.patches["Tensor.to"].original
+        with torch.cuda.stream(self._stream):
+            copies = [move(tensor, device, non_blocking=True) for tensor in pinned]
+            done = torch.cuda.Event()
+            done.record(self._stream)
+        made = zip(pinned, copies, strict=True)
+        return {id(tensor): Copy(tensor, tensor._version, copy, done) for tensor, copy in made}
+
+    def take(self, tensor: Any, device: Any, non_blocking: bool) -> Any | None:
+        """The copy for a job that moves ``tensor`` to ``device``; None if it has to make its own."""
+        place = self._places.get(id(tensor))
+        if place is None or device != self._agent.live.cuda:
+            return None
+        self._moved.add(place)
+        made = self._current.pop(id(tensor), None)
+        if made is None or made.version != tensor._version:
+            return None
+        stream = self._torch.cuda.current_stream(device)
+        stream.wait_event(made.done)
+        made.copy.record_stream(stream)  # or the side stream may use its memory again too soon
+        if not non_blocking:
+            made.done.synchronize()  # from here on the job may change the tensor
+        self._used += 1
+        return made.copy

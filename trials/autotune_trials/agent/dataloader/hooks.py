@@ -1,0 +1,431 @@
+"""The DataLoader hook: finds the loader the job trains on and switches it under the job's loop.
+
+    DataLoader.__init__       each instance gets a key, "train.py:12#0": where it was built, the n-th one there
+    DataLoader._get_iterator  hands out a SwitchableIterator (iterator.py)
+    get_worker_info           noted when an IterableDataset asks it: its workers share its data out
+
+``install`` returns the hooks; ``events`` is told of batches:
+
+    on_batch_start(loader)                                  before waiting
+    on_batch(loader, batch, samples, wait_s, turnover_s)    ``turnover_s`` only for the first batch of a later epoch:
+                                                            all the time lost at the turn; ``wait_s`` is then 0
+    on_epoch_end(loader)                                    also where a stretched epoch begins again
+    on_fault(where, text)                                   if it exists
+
+where ``loader`` is a ``TrackedLoader`` (``key``, ``training``). The training loader is the one whose batches are
+followed by backward. Another loader takes its place only after three batches of its own with backward in a row, so
+that a batch fetched before an evaluation does not make the evaluation loader the training loader for a moment.
+A job that builds its loader anew for every epoch has one *family* of loaders with one key, that of its first.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import traceback
+import weakref
+from time import perf_counter
+from typing import Any
+
+from autotune_spaces.facts import LoaderFacts
+from autotune_trials.agent.dataloader.facts import (
+    Settings,
+    construction_spot,
+    describe,
+    epoch_batches,
+    is_iterable,
+    own_batch_size,
+    rebatches,
+    site_of,
+    starts_anew,
+)
+from autotune_trials.agent.dataloader.iterator import close, iterator_class
+from autotune_trials.agent.dataloader.reader_meter import ReaderMeter, Spent
+from autotune_trials.agent.dataloader.tracked import TrackedLoader, TrainingLoader
+from autotune_trials.protocol.messages import SessionConfig
+
+CREDITS_TO_TAKE_OVER = 3
+
+
+class _NoEvents:
+    """Listens to nothing: the hooks are gone, iterators of theirs may still run."""
+
+    def on_batch_start(self, loader: Any) -> None: ...
+
+    def on_batch(self, loader: Any, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> None: ...
+
+    def on_epoch_end(self, loader: Any) -> None: ...
+
+
+class LoaderHooks:
+    """Everything the DataLoader patches know, and the way to take them back. See the module's docstring."""
+
+    def __init__(self, data: Any, events: Any, config: SessionConfig) -> None:
+        self.data = data
+        self.events: Any = events
+        self.held = config.mode != "live"  # settings are held from the start; epochs end as they should
+        self.selected = config.loader_key  # key of the family the settings are for
+        self.overrides: dict[str, Any] = {}
+        self.version = 0  # goes up with every change an iterator has to look at
+        self.match_streams = config.match_streams and config.mode in ("fixed", "profile")
+        self.stretch = False
+        self.cached = False
+        self.to_drain = 0  # batches to be thrown away at the next one
+        self.drain_until_s = 0.0
+        self.drained = 0  # batches thrown away so far
+        self.own_s = 0.0  # spent on the agent's account while the job waited for its batch
+        self.closed = False
+        self.last: tuple[Any, TrackedLoader] | None = None  # (iterator, loader) of the last batch
+        self.fresh = False  # a batch came since the last backward
+        self.asking: TrackedLoader | None = None
+        self.training_state: TrackedLoader | None = None
+        self.known_facts: LoaderFacts | None = None
+        self.last_rebuild_s = 0.0
+        self.control = TrainingLoader(self)
+        self.metering: ReaderMeter | None = None  # of the source that is being built
+        self._meters: dict[str, ReaderMeter] = {}  # by the key of a family
+        self._meters_wanted = config.mode in ("live", "profile")
+        self._watched = config.mode == "profile"
+        self._training_iterator: Any = lambda: None
+        self._rival: tuple[str, int] = ("", 0)
+        self._doubts = 0  # batches in a row that met an evaluation before backward
+        self._states: dict[int, TrackedLoader] = {}
+        self._built: dict[str, int] = {}
+        self._families: dict[Any, str] = {}
+        self._originals: list[tuple[Any, str, Any, Any]] = []
+        self.original_get_iterator = data.DataLoader._get_iterator
+
+    # -- what the agent asks and sets
+
+    @property
+    def training(self) -> TrainingLoader | None:
+        """The training loader's control; None while there is none (with settings held from the start: always there)."""
+        return self.control if self.held or self.training_state is not None else None
+
+    def facts(self) -> LoaderFacts | None:
+        return self.known_facts
+
+    def set_stretch(self, on: bool) -> None:
+        """Start the training loader again when it ends, so that the job's loop over it does not end."""
+        self.stretch = bool(on)
+
+    def serve_cached(self, on: bool) -> None:
+        """Give the training loop copies of at most 8 batches instead of new ones: what a free loader would give."""
+        if self.cached != bool(on):
+            self.cached = bool(on)
+            self.version += 1
+
+    def queue_depth(self) -> int:
+        """Batches the workers of the training loader keep ready."""
+        settings = self.settings_in_force()
+        return settings.num_workers * (settings.prefetch_factor or 0) if settings is not None else 0
+
+    def settings_in_force(self) -> Settings | None:
+        """Of the iterator that feeds training now; None before there is one."""
+        iterator = self._training_iterator()
+        return iterator._settings if iterator is not None else None
+
+    def source_in_force(self) -> dict[str, Any] | None:
+        """The same, read from the running source itself, with the batch size and the worker processes that there are."""
+        iterator = self._training_iterator()
+        source = iterator._source if iterator is not None else None
+        if source is None:
+            return None
+        workers = len(getattr(source, "_workers", ()))
+        prefetch = getattr(source, "_prefetch_factor", None) if workers else None
+        return {**iterator._settings._asdict(), "num_workers": workers, "prefetch_factor": prefetch, "batch_size": iterator._stream.size}
+
+    def reader_spent(self) -> Spent:
+        """What fetching batches of the training loader has taken so far."""
+        state = self.training_state
+        meter = self._meters.get(state.key) if state is not None else None
+        return meter.spent() if meter is not None else Spent()
+
+    def meter_of(self, state: TrackedLoader) -> ReaderMeter | None:
+        """What times the fetches of ``state``; None where nobody asks, or the system gives no memory for it."""
+        if not self._meters_wanted or self.closed:
+            return None
+        try:
+            if state.key not in self._meters:
+                self._meters[state.key] = ReaderMeter(decoding=self._watched)
+            return self._meters[state.key]
+        except OSError:
+            return None
+
+    def drain(self, limit_s: float) -> None:
+        """Throw away as many batches as the workers keep ready, for at most ``limit_s``, when the job asks for the
+        next one; at the end of the epoch it stops. The job sees later batches, and its samples are not counted."""
+        if self.stretch and not self.cached:
+            self.to_drain, self.drain_until_s = self.queue_depth(), perf_counter() + limit_s
+            self.version += bool(self.to_drain)
+
+    def cancel_drain(self) -> None:
+        """Throw nothing away that has not been."""
+        self.to_drain = 0
+
+    def drains(self, iterator: Any) -> bool:
+        """Whether ``iterator`` is to throw a batch away."""
+        return self.to_drain > 0 and iterator is self._training_iterator() and perf_counter() < self.drain_until_s
+
+    def epoch_iterations(self) -> int | None:
+        """Batches an epoch of the training loader has under the settings now; None if it cannot be told."""
+        state, iterator = self.training_state, self._training_iterator()
+        template = iterator._template if iterator is not None else state.loader() if state is not None else None
+        if state is None or template is None:
+            return self.known_facts.length if self.known_facts is not None else None
+        return epoch_batches(self.data, template, self._size(state, template))
+
+    def credit_backward(self, doubtful: bool = False) -> None:
+        """A backward ran: whose batch came last, trains.
+
+        ``doubtful``: that batch has met an evaluation before. It may have been fetched for that alone, by a job that trains without
+        a DataLoader; where it happens again and again, it is a teacher that looks at it first.
+        """
+        if not self.fresh or self.last is None:
+            return
+        self.fresh = False
+        self._doubts = self._doubts + 1 if doubtful else 0
+        if 0 < self._doubts < CREDITS_TO_TAKE_OVER:
+            return
+        reference, state = self.last
+        iterator = reference()
+        if iterator is not None:
+            iterator._credited = True
+        if state is not self.training_state:
+            self._credit(state, iterator)
+        elif self._rival[1]:
+            self._rival = ("", 0)
+        if iterator is not None and state is self.training_state:
+            self._training_iterator = reference
+
+    def holder(self) -> TrackedLoader | None:
+        """The training loader; before there is one, the loader of the key we were told."""
+        return self.training_state or next((s for s in self._states.values() if s.key == self.selected), None)
+
+    def _credit(self, state: TrackedLoader, iterator: Any) -> None:
+        holder = self.holder()
+        if holder is not None and holder.key != state.key and holder.loader() is not None:
+            key, count = self._rival
+            self._rival = (state.key, count + 1 if key == state.key else 1)
+            if self._rival[1] < CREDITS_TO_TAKE_OVER:
+                return
+        self._rival = ("", 0)
+        self.training_state = state
+        template = iterator._template if iterator is not None else state.loader()
+        if template is not None:
+            try:
+                self.known_facts = describe(
+                    self.data, template, state.key, state.site, state.batch_size, state.asked_worker_info, state.batch
+                )
+            except Exception:  # a sampler or dataset of the job's own that cannot be described; fault() tells the tuner
+                self.fault("loader facts")
+        if self.selected != state.key:
+            self.selected = state.key
+            self.version += 1
+
+    # -- what iterators ask
+
+    def wanted(self, state: TrackedLoader, own: Settings, template: Any) -> tuple[Settings, int | None]:
+        """Settings and batch size in force for ``state``."""
+        if self.closed or state.key != self.selected or not self.overrides:
+            return own, state.batch_size
+        want = own.override(self.overrides)
+        if want.num_workers and not own.num_workers and want != state.refused:
+            self._refuse_workers_that_start_anew(state, want, template)
+        return (own if want == state.refused else want), self._size(state, template)
+
+    def _refuse_workers_that_start_anew(self, state: TrackedLoader, want: Settings, template: Any) -> None:
+        """Such workers would train as well, each a whole job of its own, and the job wait for a batch for ever."""
+        why = starts_anew(template.multiprocessing_context)
+        if why:
+            state.refused = want
+            self.report(f"loader settings num_workers={want.num_workers}", f"workers would run the job's script from its top again: {why}")
+
+    def _size(self, state: TrackedLoader, template: Any) -> int | None:
+        size = self.overrides.get("batch_size")
+        if size is None or state.batch_size is None or state.key != self.selected or self.closed:
+            return state.batch_size
+        return int(size) if rebatches(self.data, template) else state.batch_size
+
+    def changed(self) -> None:
+        """The overrides are others: running iterators look at the next batch, loaders not yet iterated at once."""
+        self.version += 1
+        for state in list(self._states.values()):
+            state.refused = None
+            if self.held and state.passes == 0:
+                self._hold_batch_size(state, state.loader())
+
+    def _hold_batch_size(self, state: TrackedLoader, loader: Any) -> None:
+        """Write the batch size into a loader that is not iterated yet, so that its len() is right."""
+        if loader is None or state.key != self.selected or not rebatches(self.data, loader):
+            return
+        size = self._size(state, loader)
+        if size != own_batch_size(self.data, loader):
+            sampler = loader.batch_sampler
+            loader.__dict__["batch_sampler"] = self.data.BatchSampler(sampler.sampler, size, sampler.drop_last)
+            if loader.batch_size is not None:
+                loader.__dict__["batch_size"] = size
+
+    def state_of(self, loader: Any) -> TrackedLoader:
+        state = self._states.get(id(loader))
+        if state is None or state.loader() is not loader:  # a copy, or built before the hooks were there
+            state = self.track(loader, f"{type(loader.dataset).__name__}:0")
+        return state
+
+    def track(self, loader: Any, site: str, spot: Any = None) -> TrackedLoader:
+        site, spot = self._origin(loader) or (site, spot)
+        number = self._built.get(site, 0)
+        self._built[site] = number + 1
+        state = TrackedLoader(self, loader, site, number)
+        state.spot = spot
+        state.batch_size = own_batch_size(self.data, loader)
+        try:
+            length = None if is_iterable(self.data, loader) else len(loader.dataset)
+        except Exception:
+            length = None
+        family = (site, type(loader.dataset), length, type(loader.sampler), state.batch_size, loader.drop_last)
+        state.key = self._families.setdefault(family, state.key)
+        identity, states = id(loader), self._states
+        states[identity] = state
+
+        def forget(_: Any) -> None:
+            if states.get(identity) is state:
+                del states[identity]
+            idle, state.idle = state.idle, None
+            close(idle)
+
+        state.loader = weakref.ref(loader, forget)
+        if self.held and self.overrides.get("batch_size") is not None:
+            self._hold_batch_size(state, loader)
+        return state
+
+    def _origin(self, loader: Any) -> tuple[str, Any] | None:
+        """Where the loader was built that ``loader`` stands in for: accelerate builds each anew around its batch sampler."""
+        sampler = loader.batch_sampler
+        for state in self._states.values():
+            other = state.loader()
+            if sampler is not None and other is not None and state.passes == 0 and other.batch_sampler is sampler:
+                return state.site, state.spot
+        return None
+
+    def notice(self, loader: Any, frame: Any) -> None:
+        """Tell the listener that ``loader`` was built, called from ``frame``."""
+        listener = getattr(self.events, "on_loader", None)
+        if listener is not None:
+            listener(loader, frame)
+
+    # -- trouble
+
+    def fault(self, where: str) -> None:
+        """Report the exception being handled."""
+        self.report(where, traceback.format_exc())
+
+    def report(self, where: str, text: str) -> None:
+        listener = getattr(self.events, "on_fault", None)
+        if listener is not None:
+            try:
+                listener(where, text)
+            except Exception:
+                pass
+
+    def refuse(self, state: TrackedLoader, want: Settings) -> None:
+        """``want`` could not be built: report it, and leave this loader at the job's own settings."""
+        state.refused = want
+        self.fault("loader settings " + ", ".join(f"{name}={value}" for name, value in want._asdict().items()))
+
+    def step_aside(self, where: str) -> None:
+        """The agent's own code failed: report it and be gone."""
+        self.fault(where)
+        self.uninstall()
+
+    # -- patches
+
+    def patch(self, owner: Any, name: str, wrapper: Any) -> None:
+        self._originals.append((owner, name, getattr(owner, name), wrapper))
+        setattr(owner, name, wrapper)
+
+    def uninstall(self) -> None:
+        """Take every patch back. Iterators still in use go back to the job's own settings at their next batch."""
+        if self.closed:
+            return
+        self.closed, self.stretch, self.cached = True, False, False
+        self.overrides.clear()
+        self.version += 1
+        self.events = _NoEvents()
+        for owner, name, original, ours in reversed(self._originals):
+            if getattr(owner, name) is ours:  # another's patch on top stays; ours below it passes everything on
+                setattr(owner, name, original)
+        self._originals.clear()
+        for state in list(self._states.values()):
+            idle, state.idle = state.idle, None
+            close(idle)
+            loader = state.loader()
+            if loader is not None and own_batch_size(self.data, loader) != state.batch_size:
+                self.selected = state.key
+                self._hold_batch_size(state, loader)
+
+
+def install(data_module: Any, events: Any, config: SessionConfig) -> LoaderHooks:
+    """Hook ``torch.utils.data.dataloader``. See the module's docstring for ``events``."""
+    hooks = LoaderHooks(data_module, events, config)
+    loader_class, worker = data_module.DataLoader, data_module._utils.worker
+    original_init, original_get = loader_class.__init__, loader_class._get_iterator
+    switchable = iterator_class(data_module)
+
+    @functools.wraps(original_init)  # Lightning builds loaders anew from this signature
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original_init(self, *args, **kwargs)
+        if hooks.closed:
+            return
+        try:
+            spot = construction_spot(self, sys._getframe(1))
+            hooks.track(self, site_of(spot), spot)
+            hooks.notice(self, sys._getframe(1))
+        except Exception:
+            hooks.fault("DataLoader.__init__")
+
+    __init__.__signature__ = inspect.signature(original_init)  # type: ignore[attr-defined]
+
+    @functools.wraps(original_get)
+    def _get_iterator(self: Any) -> Any:
+        if hooks.closed or worker._worker_info is not None:
+            return original_get(self)
+        try:
+            return switchable(hooks, hooks.state_of(self), self)
+        except Exception:
+            trouble = traceback.format_exc()
+        iterator = original_get(self)  # an error of the job's own comes again here, as the job would see it
+        hooks.report("DataLoader._get_iterator", trouble)
+        return iterator
+
+    hooks.patch(loader_class, "__init__", __init__)
+    hooks.patch(loader_class, "_get_iterator", _get_iterator)
+    original_create = data_module._DatasetKind.create_fetcher
+
+    @functools.wraps(original_create)
+    def create_fetcher(*args: Any, **kwargs: Any) -> Any:
+        fetcher = original_create(*args, **kwargs)
+        if hooks.metering is not None:  # in a forked worker it stays what it was when the source was built
+            try:
+                hooks.metering.attach(fetcher, worker._worker_info)
+            except Exception:
+                pass  # in a worker there is nobody to tell
+        return fetcher
+
+    hooks.patch(data_module._DatasetKind, "create_fetcher", create_fetcher)
+    original_info = worker.get_worker_info
+
+    @functools.wraps(original_info)
+    def get_worker_info() -> Any:
+        if hooks.asking is not None:
+            asker = sys._getframe(1).f_globals.get("__name__", "")
+            if not asker.startswith("torch.utils.data._utils"):  # default_collate asks as well
+                hooks.asking.asked_worker_info = True
+        return original_info()
+
+    public = data_module.torch.utils.data
+    if getattr(public, "get_worker_info", None) is original_info:
+        hooks.patch(public, "get_worker_info", get_worker_info)
+    hooks.patch(worker, "get_worker_info", get_worker_info)
+    return hooks

@@ -1,0 +1,435 @@
+"""The iterator handed to the job in place of torch's own: its source can be rebuilt under the running loop.
+
+    for batch in loader:          DataLoader._get_iterator ──▶ SwitchableIterator
+                                        │ __next__                     │ delegates
+                                        ▼                              ▼
+        settings changed? ── no ──▶ source.__next__        torch's own iterator over a *shadow* of the loader, a copy
+              │ yes                                        whose settings are written through __dict__ and whose
+              └─▶ undelivered indices back to the          sampler is an IndexStream
+                  stream, workers ended, source rebuilt
+
+As long as no setting differs from the job's own, the source is what torch would have built, fed the same indices and
+drawing the same random numbers. It holds no reference to the loader, as torch's own does not, so that workers end
+when the job drops either.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import weakref
+from collections import deque
+from time import perf_counter as clock
+from typing import Any
+
+from autotune_trials.agent.dataloader.facts import Settings, is_iterable, rebatches
+from autotune_trials.agent.dataloader.index_stream import IndexStream
+from autotune_trials.agent.dataloader.rng_streams import EpochSeeds, SeededFetcher, workers_find_us
+from autotune_trials.agent.dataloader.worker_ends import end_half_started, ended_or_too_many
+from autotune_trials.agent.loop.batches import bytes_of, copy_batch, samples_of, weight_of
+
+CACHED_BATCHES = 8
+CACHED_BYTES = 512 * 2**20  # fewer are kept if they are large
+_END = object()
+_MIX = 0x9E3779B97F4A7C15  # spreads the seeds of rebuilt sources (the golden ratio, as in splitmix64)
+
+
+@functools.cache
+def iterator_class(data: Any) -> type:
+    """SwitchableIterator for ``data``, the module torch.utils.data.dataloader. Made late: no torch at import time."""
+
+    class SwitchableIterator(data._BaseDataLoaderIter):
+        def __init__(self, hooks: Any, state: Any, loader: Any) -> None:  # torch's own is not called: the source is one
+            self._hooks = hooks
+            self._state = state
+            self._source: Any = None
+            self._mark = (weakref.ref(self), state)
+            self._process = os.getpid()
+            self._credited = False  # a batch of it was followed by backward
+            self._kept: list[tuple[Any, float]] = []  # batches served again and again while the ceiling is measured
+            self._next_kept = 0
+            self._ahead: deque[tuple[Any, float, float]] = deque()  # (batch, samples, waited) fetched before the job asked
+            self._failure: BaseException | None = None  # of the job's dataset, met while fetching ahead
+            self._special = True  # the next batch is not an ordinary one
+            self._exhausted = False
+            self._version = 0
+            self._start_s: float | None = None  # it took to start the epoch whose first batch is due
+            self._rebuilding_since: float | None = None
+            state.iterators.add(self)
+            self._begin(loader, new=True)
+
+        # -- one batch
+
+        def __next__(self) -> Any:
+            hooks = self._hooks
+            if self._special or self._version != hooks.version:
+                return self._next_special()
+            state = self._state
+            try:
+                hooks.events.on_batch_start(state)
+            except Exception:
+                hooks.step_aside("on_batch_start")
+            asked = clock()
+            batch = self._fetched()
+            if batch is _END:
+                return self._turn(asked)
+            wait_s = clock() - asked
+            hooks.last = self._mark
+            hooks.fresh = True
+            try:
+                hooks.events.on_batch(state, batch, self._samples(batch), wait_s, None)
+            except Exception:
+                hooks.step_aside("on_batch")
+            return batch
+
+        def _fetched(self) -> Any:
+            """The next batch of the source, or _END."""
+            try:
+                return self._source.__next__()
+            except StopIteration:
+                return _END
+            except Exception as error:
+                if not self._may_go_back(error):
+                    raise
+                return self._go_back()
+
+        def _next_special(self) -> Any:
+            """As ``__next__``, for the first batch of a source, a due switch, and cached batches."""
+            hooks, state = self._hooks, self._state
+            try:
+                hooks.events.on_batch_start(state)
+            except Exception:
+                hooks.step_aside("on_batch_start")
+            asked = clock()
+            if self._exhausted:
+                raise StopIteration
+            if self._ahead:
+                return self._give(*self._ahead.popleft(), None)
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            if self._version != hooks.version:
+                self._adjust()
+            if self._source is None:  # the last attempt to build it ended in an error of the job's own
+                self._build(self._own, private_seed=True)
+            if hooks.cached and self._credited and self._kept and (self._next_kept or self._full()):
+                batch, samples = self._kept[self._next_kept % len(self._kept)]
+                self._next_kept += 1
+                return self._give(copy_batch(batch), samples, clock() - asked, None)
+            hooks.asking = state if self._stream.iterable else None
+            try:
+                if hooks.to_drain:
+                    self._drain()
+                batch = self._source.__next__()
+            except StopIteration:
+                batch = _END
+            except Exception as error:
+                if not self._may_go_back(error):
+                    raise
+                batch = self._go_back()
+            finally:
+                hooks.asking = None
+            if batch is _END:
+                return self._turn(asked)
+            wait_s, turnover_s = clock() - asked, None
+            if self._rebuilding_since is not None:
+                hooks.last_rebuild_s, self._rebuilding_since = clock() - self._rebuilding_since, None
+            if self._start_s is not None:
+                wait_s, self._start_s = wait_s + self._start_s, None
+                if state.passes > 1:
+                    wait_s, turnover_s = 0.0, wait_s + state.end_s
+                state.end_s = 0.0
+            samples = self._samples(batch)
+            if hooks.cached and self._credited:
+                self._kept.append((copy_batch(batch), samples))
+            if not state.batch[0]:
+                state.batch = weight_of(batch)
+            self._special = hooks.cached
+            return self._give(batch, samples, wait_s, turnover_s)
+
+        def _drain(self) -> None:
+            """Throw away what the workers have ready; what a source just built has ready is nothing."""
+            hooks = self._hooks
+            if self._rebuilding_since is None and self._start_s is None:
+                while hooks.drains(self):
+                    self._source.__next__()
+                    self._stream.delivered(self._source, self._settings.in_order)
+                    hooks.to_drain, hooks.drained = hooks.to_drain - 1, hooks.drained + 1
+            if self is hooks._training_iterator():
+                hooks.cancel_drain()
+
+        def _give(self, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> Any:
+            hooks = self._hooks
+            hooks.last = self._mark
+            hooks.fresh = True
+            try:
+                hooks.events.on_batch(self._state, batch, samples, wait_s, turnover_s)
+            except Exception:
+                hooks.step_aside("on_batch")
+            return batch
+
+        def ahead(self, count: int) -> list[Any]:
+            """The next ``count`` batches, fetched now and handed out later; fewer at the end of the epoch, and where settings change next."""
+            unchanged = self._version == self._hooks.version and not self._hooks.cached
+            if not self._exhausted and self._source is not None and unchanged:
+                self._special = True
+                while len(self._ahead) < count and self._failure is None:
+                    asked = clock()
+                    try:
+                        batch = self._fetched()
+                    except Exception as error:
+                        self._failure = error  # is raised where the job asks for this batch
+                        break
+                    if batch is _END:
+                        break  # and says so again when the job gets there
+                    self._ahead.append((batch, self._samples(batch), clock() - asked))
+            return [batch for batch, _, _ in self._ahead][:count]
+
+        def _full(self) -> bool:
+            return len(self._kept) >= CACHED_BATCHES or sum(bytes_of(b) for b, _ in self._kept) >= CACHED_BYTES
+
+        def _samples(self, batch: Any) -> float:
+            stream = self._stream
+            item = stream.delivered(self._source, self._settings.in_order)
+            if type(item) is list and not stream.iterable:
+                return float(len(item))  # exact, whatever the collate function makes of them
+            return samples_of(batch, stream.size)
+
+        # -- epochs
+
+        def _begin(self, loader: Any, new: bool) -> None:
+            """Start an epoch as the job asks for it: ``new`` by ``iter(loader)``, else by torch's ``_reset``."""
+            began, hooks, state = clock(), self._hooks, self._state
+            self._exhausted, self._credited = False, False
+            self._failure = None
+            self._ahead.clear()
+            self._template = template = shadow_of(data, loader)
+            self._own = Settings.of(template)
+            self._version = hooks.version
+            if not rebatches(data, template):  # also where a subclass put its own sampler in after construction
+                state.batch_size = None
+            want, size = hooks.wanted(state, self._own, template)
+            if new:
+                self._stream = IndexStream(
+                    template._index_sampler,
+                    rebatches=rebatches(data, template),
+                    size=size,
+                    iterable=is_iterable(data, template),
+                )
+            self._stream.size = size
+            state.passes += 1
+            self._stream.seeds = self._epoch_seeds()
+            self._start(want, starts=2 if new and self._own.num_workers else 1, draws_seed=new)
+            self._special, self._start_s, self._rebuilding_since = True, clock() - began, None
+
+        def _epoch_seeds(self) -> EpochSeeds | None:
+            """Where the random numbers of batches are matched: what seeds them in the epoch that begins."""
+            template = self._template
+            if not self._hooks.match_streams or self._stream.iterable or not workers_find_us(template.multiprocessing_context):
+                return None
+            return EpochSeeds(template.generator or data.torch.default_generator, self._state.passes)
+
+        def _start(self, want: Settings, starts: int, draws_seed: bool) -> None:
+            """Put a source over the stream, from its beginning. ``starts``, ``draws_seed``: how often the job's own
+            iterator would start the sampler here, and whether it would draw a seed for its workers."""
+            stream, state = self._stream, self._state
+            stream.begin(starts)
+            idle = self._source if self._source is not None else state.take_idle(self._template)
+            if idle is not None and want.persistent_workers and self._reusable(idle, want):
+                if draws_seed:
+                    iter(stream)
+                    state.draw_seed(data, self._template)
+                self._settings, stream.tracks = want, not stream.iterable
+                idle._index_sampler = stream
+                self._source = idle
+                idle._reset(self._shadow(want))
+                return
+            close(idle)
+            self._source = None
+            self._build(want, private_seed=not draws_seed)
+
+        def _reusable(self, idle: Any, want: Settings) -> bool:
+            return not getattr(idle, "_shutdown", True) and getattr(idle, "_autotune_settings", want) == want
+
+        def _turn(self, asked: float) -> Any:
+            """The source has ended: end the job's epoch, or stretch it by starting the source again."""
+            hooks, state = self._hooks, self._state
+            try:
+                hooks.events.on_epoch_end(state)
+            except Exception:
+                hooks.step_aside("on_epoch_end")
+            if hooks.stretch and self._credited and state is hooks.training_state:
+                persistent = self._own.persistent_workers and self._own.num_workers > 0
+                state.passes += 1
+                starts = 2 if self._own.num_workers and not persistent else 1
+                self._start(self._settings, starts, draws_seed=not persistent)
+                try:
+                    batch = self._source.__next__()
+                except StopIteration:
+                    batch = _END
+                if batch is not _END:
+                    return self._give(batch, self._samples(batch), 0.0, clock() - asked)
+            self._exhausted = self._special = True
+            self._park()
+            state.end_s = clock() - asked
+            raise StopIteration
+
+        def _reset(self, loader: Any, first_iter: bool = False) -> None:
+            """torch calls this for the next epoch of a job whose own setting is persistent_workers."""
+            self._begin(loader, new=False)
+
+        # -- switching
+
+        def _adjust(self) -> None:
+            """Bring the source to the settings wanted now."""
+            hooks, stream = self._hooks, self._stream
+            self._version = hooks.version
+            if not hooks.cached:
+                self._kept, self._next_kept = [], 0
+            self._special = hooks.cached or self._start_s is not None
+            want, size = hooks.wanted(self._state, self._own, self._template)
+            if want == self._settings and size == stream.size:
+                return
+            began, self._special = clock(), True
+            if want == self._settings and (stream.iterable or want.num_workers == 0):
+                stream.put_back([])  # nothing is under way, or nothing that could be taken back
+                stream.size = size
+            elif stream.iterable and want.num_workers == self._settings.num_workers == 0:
+                self._repin(want)  # a new source would start the dataset again
+                stream.size = size
+            else:
+                undelivered = [] if stream.iterable else stream.undelivered(self._source)
+                close(self._source)
+                self._source = None
+                stream.put_back(undelivered)
+                stream.size = size
+                self._build(want, private_seed=True)
+            self._rebuilding_since = began
+
+        def _may_go_back(self, error: Exception) -> bool:
+            """Whether ``error`` is the end of workers that the job would not have by itself."""
+            return self._settings != self._own and ended_or_too_many(error)
+
+        def _go_back(self) -> Any:
+            """Workers have ended: the next batch under the job's own settings. Called where the error is handled."""
+            stream, want = self._stream, self._settings
+            undelivered = [] if stream.iterable else stream.undelivered(self._source)
+            close(self._source)
+            self._source = None
+            stream.put_back(undelivered)
+            self._source = self._built(self._own, private_seed=True)
+            self._special = True
+            self._hooks.refuse(self._state, want)
+            try:
+                return self._source.__next__()
+            except StopIteration:
+                return _END
+
+        def _build(self, want: Settings, private_seed: bool) -> None:
+            """Build the source; if it cannot be built with ``want``, with the job's own settings."""
+            try:
+                self._source = self._built(want, private_seed)
+            except Exception as error:
+                if want == self._own:
+                    raise  # the job's own error: its dataset, its sampler, its worker start
+                end_half_started(error)
+                self._stream.put_back(self._stream.handed())
+                self._source = self._built(self._own, private_seed)
+                self._hooks.refuse(self._state, want)
+
+        def _built(self, want: Settings, private_seed: bool) -> Any:
+            stream, hooks, state = self._stream, self._hooks, self._state
+            shadow = self._shadow(want)
+            if private_seed:  # what the job's own iterator would not draw must not come from the job's generator
+                shadow.__dict__["generator"] = state.private_generator(data)
+            stream.tracks = want.num_workers > 0 and not stream.iterable
+            self._settings = want
+            hooks.asking = state if stream.iterable else None
+            hooks.metering = hooks.meter_of(state)
+            try:
+                if want == self._own:
+                    source = hooks.original_get_iterator(shadow)
+                else:  # not through the loader: it would warn of more workers than cores
+                    kind = "_MultiProcessingDataLoaderIter" if want.num_workers else "_SingleProcessDataLoaderIter"
+                    source = getattr(data, kind)(shadow)
+            finally:
+                hooks.asking = hooks.metering = None
+            if stream.seeds is not None and want.num_workers == 0:
+                source._dataset_fetcher = SeededFetcher(source._dataset_fetcher, stream, hooks)
+            source._autotune_settings = want
+            state.seed = int(source._base_seed)
+            return source
+
+        def _shadow(self, want: Settings) -> Any:
+            shadow = shadow_of(data, self._template)
+            want.write(shadow, self._own)
+            shadow.__dict__["batch_sampler" if shadow._auto_collation else "sampler"] = self._stream
+            if shadow._index_sampler is not self._stream:
+                raise TypeError(f"{type(shadow).__name__} overrides _index_sampler")
+            return shadow
+
+        def _repin(self, want: Settings) -> None:
+            shadow = self._shadow(want)
+            shadow.__dict__["generator"] = self._state.private_generator(data)
+            probe = data._BaseDataLoaderIter(shadow)
+            self._source._pin_memory, self._source._pin_memory_device = probe._pin_memory, probe._pin_memory_device
+            self._settings = self._source._autotune_settings = want
+
+        # -- the end
+
+        def _park(self) -> None:
+            """Leave workers that a knob made persistent to the next iterator of this loader."""
+            source = self._source
+            own = self._own.persistent_workers and self._own.num_workers > 0
+            if self._settings.persistent_workers and not own and not getattr(source, "_shutdown", True):
+                self._state.park(source, self)
+                self._source = None
+
+        def __del__(self) -> None:
+            try:
+                if self._process == os.getpid() and self._source is not None:
+                    self._park()
+                    close(self._source)
+            except Exception:
+                pass  # the interpreter is going down; torch's own iterator has its own care for that
+
+        # -- whatever else torch's iterator is asked
+
+        def __getattr__(self, name: str) -> Any:
+            source = self.__dict__.get("_source")
+            if source is None:
+                raise AttributeError(name)
+            return getattr(source, name)
+
+        def _next_index(self) -> Any:
+            return self._source._next_index()
+
+        def _next_data(self) -> Any:
+            return self._source._next_data()
+
+        def __len__(self) -> int:
+            return len(self._stream)
+
+    return SwitchableIterator
+
+
+def shadow_of(data: Any, loader: Any) -> Any:
+    """A copy of ``loader`` to be read by torch's iterators. Iterators it keeps are left out: they hold workers."""
+    shadow = object.__new__(type(loader))
+    shadow.__dict__.update(
+        (name, value) for name, value in loader.__dict__.items() if not isinstance(value, data._BaseDataLoaderIter)
+    )
+    shadow.__dict__["_iterator"] = None
+    return shadow
+
+
+def close(source: Any) -> None:
+    """End the workers of a source."""
+    shutdown = getattr(source, "_shutdown_workers", None)
+    if shutdown is not None:
+        shutdown()
+
+
+def mixed_seed(seed: int, count: int) -> int:
+    """A seed for the ``count``-th rebuilt source after ``seed``, the same in every run of the job."""
+    return (seed + (count + 1) * _MIX) % 2**63

@@ -1,0 +1,111 @@
+"""One DataLoader as the hooks know it, and the control that sets the training loader."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from autotune_trials.agent.dataloader.facts import SETTINGS, Settings
+from autotune_trials.agent.dataloader.iterator import close, mixed_seed
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.dataloader.hooks import LoaderHooks
+
+
+class TrackedLoader:
+    """What is known of one DataLoader. Holds no reference to it that would keep it alive."""
+
+    def __init__(self, hooks: LoaderHooks, loader: Any, site: str, number: int) -> None:
+        self.hooks = hooks
+        self.loader = self.identity = weakref.ref(loader)  # identity: without a callback, the same one for all who ask, also when it is dead
+        self.site = site
+        self.spot: Any = None  # (code, line) that built it, None if that is not known
+        self.number = number
+        self.key = f"{site}#{number}"  # of its family
+        self.batch_size: int | None = None  # the job's own
+        self.iterators: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.idle: Any = None  # a source with workers that a knob made persistent
+        self.idle_state: Any = None
+        self.batch = (0, 0)  # (bytes, tensors) of one of its batches
+        self.passes = 0  # epochs started
+        self.end_s = 0.0  # waited for the end of the last one
+        self.seed = 0  # of the last source
+        self.rebuilds = 0
+        self.asked_worker_info = False
+        self.refused: Settings | None = None  # settings that could not be built
+
+    @property
+    def training(self) -> bool:
+        return self.hooks.training_state is self
+
+    def take_idle(self, template: Any) -> Any:
+        """The idle source, if its workers still hold the dataset as it is now. The caller closes it or uses it."""
+        idle, self.idle = self.idle, None
+        if idle is not None and self.idle_state != plain_state(template.dataset):
+            close(idle)  # the job changed its dataset between epochs, which its own short-lived workers would see
+            return None
+        return idle
+
+    def park(self, source: Any, iterator: Any) -> None:
+        others = [other for other in self.iterators if other is not iterator and other._source is not None]
+        if self.idle is not None or others or self.loader() is None or self.hooks.closed:
+            close(source)
+            return
+        self.idle, self.idle_state = source, plain_state(source._dataset)
+
+    def draw_seed(self, data: Any, template: Any) -> None:
+        """What torch's own iterator would draw here for its workers."""
+        data.torch.empty((), dtype=data.torch.int64).random_(generator=template.generator)
+
+    def private_generator(self, data: Any) -> Any:
+        self.rebuilds += 1
+        return data.torch.Generator().manual_seed(mixed_seed(self.seed, self.rebuilds))
+
+
+def plain_state(dataset: Any) -> dict[str, Any]:
+    """The numbers, words and flags among a dataset's attributes."""
+    attributes = getattr(dataset, "__dict__", {})
+    return {name: value for name, value in attributes.items() if isinstance(value, (int, float, str, bool))}
+
+
+class TrainingLoader:
+    """LoaderControl: settings for the training loader, in force from its next batch."""
+
+    def __init__(self, hooks: LoaderHooks) -> None:
+        self._hooks = hooks
+
+    def set(self, **settings: Any) -> None:
+        """Override constructor arguments; None gives one back to the job's own value.
+
+        Raises:
+            ValueError: not a setting that can be switched, or a batch size where the job's own sampler makes batches.
+        """
+        hooks = self._hooks
+        unknown = sorted(set(settings) - set(SETTINGS))
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)}: the DataLoader can be switched in {', '.join(SETTINGS)} only")
+        known = hooks.known_facts
+        if settings.get("batch_size") is not None and known is not None and known.batch_size is None:
+            raise ValueError("the batches of this DataLoader are made by the job itself, not by batch_size")
+        for name, value in settings.items():
+            least = {"batch_size": 1, "prefetch_factor": 1}.get(name, 0)
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise ValueError(f"{name} is {value!r}, expected a whole number of at least {least}, True or False")
+        before = dict(hooks.overrides)
+        for name, value in settings.items():
+            if value is None:
+                hooks.overrides.pop(name, None)
+            else:
+                hooks.overrides[name] = value
+        if hooks.overrides != before:
+            hooks.changed()
+
+    def own(self, setting: str) -> Any:
+        """The value the job itself built the DataLoader with; None while that is not known yet."""
+        known = self._hooks.known_facts
+        if known is not None:
+            return getattr(known, setting, None)
+        state = self._hooks.holder()  # found by its key, not iterated yet
+        if state is None or setting == "batch_size":
+            return state.batch_size if state is not None else None
+        return getattr(state.loader(), setting, None)

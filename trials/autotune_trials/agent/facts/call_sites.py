@@ -1,0 +1,215 @@
+"""Notes where in the source the job builds, calls and steps what knobs are about. Only in warm-up: nothing timed pays for it.
+
+What goes wrong in here costs the sites, and nothing else.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NamedTuple
+
+from autotune_spaces.sites import BackwardSite, BuiltSite, ForwardSite, JobSites, SettingSite, SourceCall
+from autotune_trials.agent.bootstrap import log
+from autotune_trials.agent.dataloader.facts import construction_frame
+from autotune_trials.agent.facts.source_calls import Sources, Spot, spots
+
+MOST = 32  # different calls of one sort; a job with more is not one that a patch could be written for
+
+
+class Built(NamedTuple):
+    """An object of the job and the call that built it.
+
+    A loader that nothing but ``for batch in DataLoader(…)`` names is gone with that line, and known by its weak reference alone, of
+    which an object has one and the same for all who ask.
+    """
+
+    reference: Any  # weak
+    kind: type
+    spot: Spot
+    about: int  # id of the dataset
+    dataset: Any  # weak, None where it cannot be
+    lr: float | None
+
+
+def guarded(method: Callable[..., None]) -> Callable[..., None]:
+    """Not called once recording is over; an exception ends recording."""
+
+    @functools.wraps(method)
+    def call(self: SiteRecorder, *args: Any, **kwargs: Any) -> None:
+        if self.open:
+            try:
+                method(self, *args, **kwargs)
+            except Exception:
+                self.open = False
+                log.write_exception("sites")
+
+    return call
+
+
+class SiteRecorder:
+    """One a process. ``open`` until the facts are asked for; in sessions that are not asked it never is."""
+
+    def __init__(self, torch: Any, wanted: bool) -> None:
+        self.open = wanted
+        self._torch = torch
+        self._torch_directory = os.path.join(os.path.dirname(torch.__file__), "")
+        self._root = os.getcwd() if wanted else ""
+        self._loaders: list[Built] = []
+        self._optimizers: list[Built] = []
+        self._forwards: dict[Any, tuple[str, tuple[Spot, ...], tuple[tuple[str, int], ...]]] = {}
+        self._backwards: dict[Any, tuple[tuple[Spot, ...], int]] = {}
+        self._steps: dict[Any, tuple[Spot, ...]] = {}
+        self._transfers: dict[Any, tuple[Spot, ...]] = {}
+        self._settings: dict[Any, tuple[str, tuple[Spot, ...]]] = {}
+        self._first = -1  # the first forward since the last backward
+        self._facts = JobSites()
+
+    # ------------------------------------------------------------------ what the job does
+
+    @guarded
+    def on_loader(self, built: Any, frame: FrameType) -> None:
+        spot = self._construction(built, frame)
+        if spot is not None:
+            dataset = built.dataset
+            self._loaders = [b for b in self._loaders if b.reference() is not None or b.dataset is not None][-256:]
+            self._loaders.append(Built(weakref.ref(built), type(built), spot, id(dataset), _weak(dataset), None))
+
+    @guarded
+    def on_optimizer(self, built: Any, frame: FrameType) -> None:
+        spot = self._construction(built, frame)
+        if spot is not None:
+            lr = built.defaults.get("lr")
+            uniform = isinstance(lr, float | int) and all(g.get("lr") == lr for g in built.param_groups)
+            self._optimizers = [b for b in self._optimizers if b.reference() is not None]
+            self._optimizers.append(Built(weakref.ref(built), type(built), spot, 0, None, float(lr) if uniform else None))
+
+    @guarded
+    def on_forward(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> None:
+        stack = spots(frame, self._torch_directory)
+        if not stack:  # called by a thread of torch's own: computed again for the backward pass
+            return
+        key = (id(module), _key(stack))
+        if key not in self._forwards and len(self._forwards) < MOST:
+            images = tuple((str(name), d) for name, value in (*enumerate(args), *kwargs.items()) if (d := self._image(value)))
+            self._forwards[key] = (type(module).__name__, spots(frame, self._torch_directory, module), images)
+        if self._first < 0 and key in self._forwards:
+            self._first = list(self._forwards).index(key)
+
+    @guarded
+    def on_backward(self, frame: FrameType) -> None:
+        stack, first, self._first = spots(frame, self._torch_directory), self._first, -1
+        if stack and len(self._backwards) < MOST:
+            self._backwards.setdefault((_key(stack), first), (stack, first))
+
+    @guarded
+    def on_step(self, frame: FrameType) -> None:
+        self._note(self._steps, frame)
+
+    @guarded
+    def on_transfer(self, frame: FrameType) -> None:
+        self._note(self._transfers, frame)
+
+    @guarded
+    def on_setting(self, name: str, frame: FrameType) -> None:
+        stack = spots(frame, self._torch_directory)
+        self._settings.setdefault((name, _key(stack)), (name, stack))
+
+    def _note(self, where: dict[Any, tuple[Spot, ...]], frame: FrameType) -> None:
+        stack = spots(frame, self._torch_directory)
+        if stack and len(where) < MOST:
+            where.setdefault(_key(stack), stack)
+
+    def _construction(self, built: Any, frame: FrameType) -> Spot | None:
+        caller = construction_frame(built, frame)
+        return None if caller is None else Spot(caller.f_code, caller.f_lineno or 0, caller.f_lasti)
+
+    def _image(self, value: Any) -> int:
+        """4 or 5 for a tensor of that many dimensions, else 0."""
+        dimensions = value.dim() if isinstance(value, self._torch.Tensor) else 0
+        return dimensions if dimensions in (4, 5) else 0
+
+    # ------------------------------------------------------------------ what is told
+
+    def facts(self, agent: Any) -> JobSites:
+        """The sites seen until the first call of this; recording ends with it."""
+        if self.open:
+            self.open = False
+            try:
+                self._facts = self._gather(agent)
+            except Exception:
+                log.write_exception("sites")
+            self._loaders, self._optimizers = [], []
+        return self._facts
+
+    def _gather(self, agent: Any) -> JobSites:
+        from autotune_trials.agent.observers.places import Places
+
+        sources = Sources(self._root, Places(self._torch).own)
+        program = getattr(sys.modules.get("__main__"), "__file__", None)
+        return JobSites(
+            program=sources.name(program) if program and sources.own(program) else "",
+            loader=self._loader(agent, sources),
+            optimizers=tuple(s for s in (self._optimizer(c.optimizer, sources) for c in agent.live.controls) if s is not None),
+            forwards=tuple(ForwardSite(name, _led_by(stack, sources), images) for name, stack, images in self._forwards.values()),
+            backwards=tuple(BackwardSite(_led_by(stack, sources), first) for stack, first in self._backwards.values()),
+            steps=tuple(sources.call(stack[0]) for stack in self._steps.values()),
+            transfers=tuple(sources.call(stack[0]) for stack in self._transfers.values()),
+            settings=tuple(SettingSite(name, sources.call(stack[0])) for name, stack in self._settings.values() if stack),
+        )
+
+    def _loader(self, agent: Any, sources: Sources) -> BuiltSite | None:
+        """The training loader; where a library made it of one that the job had built (accelerate, Lightning), that one."""
+        state = agent.loader_hooks.training_state if agent.loader_hooks is not None else None
+        mine = next((b for b in self._loaders if state is not None and b.reference is state.identity), None)
+        if mine is None:
+            return None
+        if not sources.own(mine.spot.code.co_filename):
+            data = mine.dataset
+            origins = [b for b in self._loaders if data is not None and b.dataset is data and sources.own(b.spot.code.co_filename)]
+            mine = origins[-1] if origins else mine
+        others = {b.about for b in self._loaders if _key((b.spot,)) == _key((mine.spot,))} - {mine.about}
+        return BuiltSite(sources.call(mine.spot), _class(mine.kind), _parameters(mine.kind), len(others))
+
+    def _optimizer(self, optimizer: Any, sources: Sources) -> BuiltSite | None:
+        mine = next((b for b in self._optimizers if b.reference() is optimizer), None)
+        if mine is None or optimizer is None:
+            return None
+        others = sum(_key((b.spot,)) == _key((mine.spot,)) for b in self._optimizers) - 1
+        return BuiltSite(sources.call(mine.spot), _class(mine.kind), _parameters(mine.kind), others, mine.lr)
+
+
+def _led_by(stack: tuple[Spot, ...], sources: Sources) -> tuple[SourceCall, ...]:
+    """The call itself, and the job's own that led to it."""
+    return tuple(sources.call(spot) for index, spot in enumerate(stack) if not index or sources.own(spot.code.co_filename))
+
+
+def _key(stack: tuple[Spot, ...]) -> tuple[tuple[int, int], ...]:
+    return tuple((id(spot.code), spot.instruction) for spot in stack)
+
+
+def _weak(value: Any) -> Any:
+    try:
+        return weakref.ref(value)
+    except TypeError:  # a list
+        return None
+
+
+def _class(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _parameters(kind: Any) -> tuple[str, ...]:
+    """See BuiltSite."""
+    names: list[str] = []
+    for parameter in list(inspect.signature(kind.__init__).parameters.values())[1:]:
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in names:
+            names.append("*")
+        stars: dict[Any, str] = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}
+        names.append(stars.get(parameter.kind, parameter.name))
+    return tuple(names)

@@ -1,0 +1,203 @@
+"""The first steps under the magnifying glass: gradient norm, update norm, and a sketch of the very first gradients.
+
+    backward ──▶ gradient norm, sketch │ clipping │ parameters remembered ─ step ─▶ how far they went
+
+What cannot be measured (parameters of a kind torch's functions refuse) ends the probe, not the agent.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+from autotune_trials.agent.bootstrap.log import write_exception
+from autotune_trials.agent.loop.loss import Scalar, read_scalars
+from autotune_trials.agent.snapshots import off_heap
+
+BUCKETS = 1024
+SKETCHED = 2**22  # gradient elements looked at: a fixed subset of larger models
+_SEED = 0x5EED
+
+
+def _ends_probe(method: Any) -> Any:
+    """A failure inside ``method`` ends the probe."""
+
+    @functools.wraps(method)
+    def guarded(self: Any, *args: Any) -> None:
+        try:
+            method(self, *args)
+        except Exception:
+            self.left, self.failure = 0, write_exception("probe").strip().splitlines()[-1]
+            self._before = self._changes = []
+
+    return guarded
+
+
+class NormProbe:
+    """Gradient norm before clipping and norm of the parameter change, for the first steps of a run.
+
+    Of more than 2**22 parameters the change is estimated from every k-th row of each tensor: a copy of them all is not kept beside
+    the model, where it might not fit, and would count in its peak memory.
+    """
+
+    def __init__(self, torch: Any, steps: int) -> None:
+        self._torch, self.left = torch, steps  # steps still to be probed
+        self._gradient: Scalar | None = None
+        self._before: list[tuple[Any, Any]] = []  # a parameter, its rows as they were
+        self._stride = 1  # which rows: every so many
+        self._changes: list[Any] = []
+        self._gradients: list[Scalar] = []
+        self._updates: list[Scalar] = []
+        self.failure = ""
+
+    @_ends_probe
+    def after_backward(self, parameters: list[Any]) -> None:
+        """Take the norm of all gradients; the last backward before the step counts."""
+        grads = [own_shard(p.grad) for p in parameters if p.grad is not None]
+        with self._torch.no_grad():
+            self._gradient = self._norm([g.coalesce()._values() if g.is_sparse else g for g in grads])
+
+    @_ends_probe
+    def before_step(self, optimizer: Any) -> None:
+        """Remember the parameters of ``optimizer``."""
+        parameters = [p for g in optimizer.param_groups for p in g["params"]]
+        self._stride = max(1, -(-sum(own_shard(p).numel() for p in parameters) // SKETCHED))
+        self._before = [(p, off_heap.copy(self._torch, self._rows(p))) for p in parameters]
+
+    def _rows(self, parameter: Any) -> Any:
+        """The same of any memory format."""
+        shard = own_shard(parameter).detach()
+        return shard[:: self._stride] if self._stride > 1 and shard.dim() else shard
+
+    @_ends_probe
+    def after_step(self) -> None:
+        """How far they went."""
+        with self._torch.no_grad():
+            for p, before in self._before:
+                share = before.numel() / max(1, own_shard(p).numel())
+                self._changes.append(before.sub_(self._rows(p)).div_(share**0.5))
+        self._before = []
+
+    @_ends_probe
+    def end_step(self) -> None:
+        """The iteration ends."""
+        if self.left <= 0:
+            return
+        self.left -= 1
+        self._gradients.append(self._gradient)
+        with self._torch.no_grad():
+            self._updates.append(self._norm(self._changes))
+        self._gradient, self._changes = None, []
+
+    def norms(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """(gradient norms, update norms), one a probed step; 0.0 where there was none; empty if the probe failed."""
+        if self.failure:
+            return (), ()
+        return tuple(_numbers(self._torch, self._gradients)), tuple(_numbers(self._torch, self._updates))
+
+    def _norm(self, tensors: list[Any]) -> Scalar | None:
+        if not tensors:
+            return None
+        device = tensors[0].device
+        parts = [self._torch.linalg.vector_norm(self._float32(t)).to(device) for t in tensors]
+        return self._torch.linalg.vector_norm(self._torch.stack(parts))
+
+    def _float32(self, tensor: Any) -> Any:
+        float32 = self._torch.float32
+        return tensor if tensor.dtype == float32 else off_heap.copy(self._torch, tensor, float32)
+
+
+class GradientSketch:
+    """A count sketch of all gradients at the first step (Charikar, Chen & Farach-Colton 2002).
+
+    Each element goes with a random sign into one of 1024 buckets, always the same one: the sketch is linear, and its
+    norm is the gradient's within about 1 / sqrt(2 * 1024) = 2 %. So the distance of two runs' gradients can be told without
+    keeping either. Of more than 2**22 elements every k-th of each tensor counts. 8 KiB, about 30 ms on a CPU.
+    """
+
+    def __init__(self, torch: Any, wanted: bool) -> None:
+        self._torch = torch
+        self.wanted = wanted  # until the first step has ended
+        self.taken = False
+        self._sums: dict[Any, Any] = {}  # device -> sums in the 1024 buckets of either sign
+
+    def take(self, parameters: list[Any]) -> None:
+        """Sketch the gradients there are now; the last call before the step counts. Never raises."""
+        self._sums, self.taken = {}, True
+        try:
+            with self._torch.no_grad(), self._torch._C.DisableTorchFunctionSubclass():
+                self._take(parameters)
+        except Exception:
+            write_exception("gradient sketch")
+            self._sums = {}
+
+    def end_step(self, skipped: bool) -> None:
+        """The first step has ended; a skipped one leaves no sketch."""
+        self.wanted = False
+        if skipped:
+            self._sums = {}
+
+    def values(self) -> tuple[float, ...]:
+        """The sketch, 1024 numbers; () if there was no gradient or it was not finite. Waits for the device."""
+        if not self._sums:
+            return ()
+        sums = sum(s.cpu() for s in self._sums.values())
+        sketch = (sums[:BUCKETS] - sums[BUCKETS:]).tolist()
+        return tuple(sketch) if all(math.isfinite(v) for v in sketch) else ()
+
+    def _take(self, parameters: list[Any]) -> None:
+        torch = self._torch
+        plain = (torch.Tensor, torch.nn.Parameter)
+        total = sum(p.numel() for p in parameters if p.requires_grad)
+        stride = 1 if total <= SKETCHED else -(-total // SKETCHED) | 1  # odd: no whole column of a matrix is left out
+        generator = torch.Generator()  # its own: the job's streams are not touched
+        for number, parameter in enumerate(parameters):
+            grad = own_shard(parameter.grad)
+            if grad is None or type(grad) not in plain or grad.dtype not in self._dtypes():
+                continue  # quantised, complex … : left out in every run alike
+            generator.manual_seed(_SEED + number)
+            if grad.layout == torch.strided:
+                self._add_dense(grad, stride, generator)
+            elif grad.layout == torch.sparse_coo:
+                values, places = _sampled(torch, grad.coalesce(), stride)
+                self._add(values, self._buckets(-(-grad.numel() // stride), generator).to(grad.device)[places])
+
+    def _add_dense(self, grad: Any, stride: int, generator: Any) -> None:
+        flat = (grad if grad.is_contiguous() else off_heap.copy(self._torch, grad)).view(-1)
+        for piece in off_heap.pieces(flat[::stride]):
+            self._add(piece, self._buckets(len(piece), generator).to(grad.device))
+
+    def _buckets(self, number: int, generator: Any) -> Any:
+        return self._torch.empty(number, dtype=self._torch.int32).random_(0, 2 * BUCKETS, generator=generator)
+
+    def _add(self, values: Any, buckets: Any) -> None:
+        torch, device = self._torch, values.device
+        if device not in self._sums:
+            self._sums[device] = torch.zeros(2 * BUCKETS, dtype=torch.float64, device=device)
+        self._sums[device].index_add_(0, buckets, values.to(torch.float64))
+
+    def _dtypes(self) -> tuple[Any, ...]:
+        return (self._torch.float32, self._torch.bfloat16, self._torch.float16, self._torch.float64)
+
+
+def own_shard(tensor: Any) -> Any:
+    """What of a DTensor (FSDP) lies in this process, without asking the other ranks for theirs; any other tensor as it is."""
+    return tensor.to_local() if type(tensor).__name__ == "DTensor" else tensor
+
+
+def _sampled(torch: Any, grad: Any, stride: int) -> tuple[Any, Any]:
+    """Values of a coalesced sparse gradient at every ``stride``-th place of the dense tensor, and which places."""
+    values, indices = grad.values(), grad.indices()
+    inner = math.prod(grad.shape[grad.sparse_dim() :])
+    outer = torch.zeros_like(indices[0])
+    for axis in range(grad.sparse_dim()):
+        outer = outer * grad.shape[axis] + indices[axis]
+    places = (outer[:, None] * inner + torch.arange(inner, device=grad.device)).reshape(-1)
+    chosen = places % stride == 0
+    return values.reshape(-1)[chosen], places[chosen] // stride
+
+
+def _numbers(torch: Any, scalars: list[Scalar | None]) -> list[float]:
+    read = iter(read_scalars(torch, [s for s in scalars if s is not None]))
+    return [0.0 if s is None else next(read) for s in scalars]

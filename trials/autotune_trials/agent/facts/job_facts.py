@@ -1,0 +1,253 @@
+"""What the agent tells the tuner about the job: :class:`JobFacts`, and the fingerprint of its settings."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import Any
+
+from autotune_spaces.facts import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts, ProcessFacts
+from autotune_trials.agent.controls.regional import repeated_blocks
+from autotune_trials.agent.controls.separability import drops
+from autotune_trials.agent.facts.job_settings import own_settings
+
+# Settings of a param group that choose an implementation, not a computation.
+IMPLEMENTATION_SETTINGS = ("params", "foreach", "fused", "capturable", "differentiable", "initial_lr", "param_names")
+
+
+def rank(torch: Any) -> int:
+    """This process's rank in a distributed job, else 0."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    return _number(os.environ.get("RANK"), 0)
+
+
+def world_size(torch: Any) -> int:
+    """Processes that train together."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_world_size())
+    return _number(os.environ.get("WORLD_SIZE"), 1)
+
+
+def backend(torch: Any) -> str:
+    """What the ranks talk through, "" for one process."""
+    distributed = torch.distributed
+    if world_size(torch) < 2 or not (distributed.is_available() and distributed.is_initialized()):
+        return ""
+    return str(distributed.get_backend_config())
+
+
+def startup_s() -> float:
+    """Seconds since this process was started."""
+    try:
+        with open("/proc/self/stat", "rb") as stat, open("/proc/uptime", "rb") as uptime:
+            started = int(stat.read().rpartition(b")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+            return max(0.0, float(uptime.read().split()[0]) - started)
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def job_facts(agent: Any) -> JobFacts:
+    """The job as the agent has seen it so far. Called at the end of warm-up, before any knob is touched."""
+    torch, live = agent.torch, agent.live
+    loader: LoaderFacts | None = agent.loader_hooks.facts() if agent.loader_hooks is not None else None
+    counted = agent.samples.counted and agent.iterations > 0
+    return JobFacts(
+        pid=os.getpid(),
+        device=live.device or "cpu",
+        loader=loader,
+        optimizers=tuple(_optimizer(c) for c in live.controls),
+        models=tuple(_model(torch, e) for e in live.entries),
+        own_autocast=agent.own_autocast,
+        own_scaler=agent.own_scaler,
+        own_compile=agent.own_compile or _own_graphs(agent),
+        double_backward=agent.double_backward,
+        matmul_precision=_matmul_precision(torch),
+        cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
+        cudnn_benchmark_limit=_benchmark_limit(torch),
+        intra_op_threads=torch.get_num_threads(),
+        backwards_per_step=_backwards_per_step(agent),
+        manual=agent.manual,
+        world_size=world_size(torch),
+        backend=backend(torch),
+        samples_per_step=agent.samples.total / agent.iterations if counted else 1.0,
+        sample_unit="samples" if counted else "iterations",
+        compares_samples=agent.compares_samples,
+        attention=tuple(sorted(live.attention.seen or ())),
+        mixture=agent.consumption.mixture,
+        ddp=live.built.facts(),
+        sharded=any(_is_sharded(m) for e in live.entries for m in e.module.modules()),
+        own_settings={**own_settings(live), **agent.own_settings, **_own_channels_last(live)},
+        sites=agent.sites.facts(agent),
+        process=process_facts(),
+    )
+
+
+def process_facts() -> ProcessFacts:
+    """This process."""
+    try:
+        import resource
+
+        with open("/proc/self/statm", "rb") as file:
+            _, resident, shared, *_ = map(int, file.read().split())
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        opened = len(os.listdir("/proc/self/fd"))
+        own_gib = (resident - shared) * os.sysconf("SC_PAGE_SIZE") / 2**30
+        return ProcessFacts(max(0.0, own_gib), opened, 0 if most == resource.RLIM_INFINITY else most)
+    except (ImportError, OSError, ValueError):  # no Linux
+        return ProcessFacts()
+
+
+def _backwards_per_step(agent: Any) -> float:
+    """From the end of the first iteration on: what comes before may lack a part (GANs step several times)."""
+    if agent.iterations < 2:
+        return float(agent.backwards)
+    return float((agent.backwards - agent.backwards_at_first) / (agent.iterations - 1))
+
+
+def fingerprint(agent: Any) -> dict[str, Any]:
+    """Settings that must not change unless a knob declared it, as JSON data.
+
+    Delayed effects (weight decay × 10 shows nothing in the loss for a long while) are caught here, not by the loss.
+    """
+    live = agent.live
+    modules = [m for e in live.entries for m in e.module.modules()]
+    parameters = live.parameters()
+    loader = agent.loader_hooks.facts() if agent.loader_hooks is not None else None
+    return {
+        "optimizers": [_settings(o) for o in live.optimizers],
+        "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
+        "frozen_parameters": sum(p.numel() for e in live.entries for p in e.module.parameters() if not p.requires_grad),
+        "parameter_dtypes": _count(_dtype(p) for p in parameters),
+        "optimizer_state_dtypes": sorted({d for o in live.optimizers for d in _state_dtypes(o)}),
+        "modules_in_training": sum(m.training for m in modules),
+        "modules_in_evaluation": sum(not m.training for m in modules),
+        "dropout": [float(m.p) for m in modules if "Dropout" in type(m).__name__ and isinstance(getattr(m, "p", None), (int, float))],
+        "loss_modules": sorted(agent.loss_modules),
+        "scaler": agent.own_scaler,
+        "sampler": _sampler(agent),
+        "dataset": loader.dataset if loader is not None else "",
+        "drop_last": loader.drop_last if loader is not None else False,
+    }
+
+
+def _sampler(agent: Any) -> str:
+    """Class of the training loader's sampler."""
+    state = getattr(agent.loader_hooks, "training_state", None)
+    loader = state.loader() if state is not None else None
+    return type(loader.sampler).__name__ if loader is not None else ""
+
+
+def loss_module(module: Any) -> str:
+    """How a loss module, called at top level, appears in the fingerprint: "CrossEntropyLoss(mean)"."""
+    return f"{type(module).__name__}({module.reduction})"
+
+
+def _optimizer(control: Any) -> OptimizerFacts:
+    optimizer = control.optimizer
+    return OptimizerFacts(
+        name=type(optimizer).__name__,
+        implementation=control.implementation(),
+        supported=control.supported(),
+        lr=tuple(float(g["lr"]) for g in optimizer.param_groups if g.get("lr") is not None),
+        parameters=sum(p.numel() for g in optimizer.param_groups for p in g["params"]),
+    )
+
+
+def _model(torch: Any, entry: Any) -> ModelFacts:
+    module = entry.module
+    shown = getattr(module, "_orig_mod", module)  # the job's own torch.compile(model)
+    kinds = [type(m).__name__ for m in module.modules()]
+    return ModelFacts(
+        name=type(shown).__name__,
+        parameters=sum(p.numel() for p in module.parameters()),
+        convolutions=sum(k.startswith(("Conv2d", "Conv3d", "ConvTranspose2d", "ConvTranspose3d")) for k in kinds),
+        dropouts=sum(drops(m) for m in module.modules()),
+        batch_norms=sum("BatchNorm" in k for k in kinds),
+        repeated_blocks=sum(map(len, repeated_blocks(torch, module))),
+        input_shapes=max(1, len(entry.shapes)),
+    )
+
+
+def _is_sharded(module: Any) -> bool:
+    """FSDP: ``fully_shard`` gives a module a class of its own."""
+    return any(cls.__name__ in ("FSDPModule", "FullyShardedDataParallel") for cls in type(module).__mro__)
+
+
+def _settings(optimizer: Any) -> dict[str, Any]:
+    groups = []
+    for group in optimizer.param_groups:
+        kept = {k: _plain(v) for k, v in group.items() if k not in IMPLEMENTATION_SETTINGS}
+        groups.append({**kept, "parameters": sum(p.numel() for p in group["params"])})
+    return {"name": type(optimizer).__name__, "groups": groups}
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON data: numbers and words as they are, scalar tensors as numbers, the rest by its type."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if hasattr(value, "item") and getattr(value, "numel", lambda: 0)() == 1:
+        return value.item()
+    return type(value).__name__
+
+
+def _state_dtypes(optimizer: Any) -> set[str]:
+    return {
+        f"{key}:{_dtype(value)}"
+        for state in optimizer.state.values()
+        if isinstance(state, dict)
+        for key, value in state.items()
+        if hasattr(value, "dtype")
+    }
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _count(words: Any) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for word in words:
+        counts[word] = counts.get(word, 0) + 1
+    return counts
+
+
+def _own_channels_last(live: Any) -> dict[str, str]:
+    """The job's own ``model.to(memory_format=torch.channels_last)``, told by how its weights lie."""
+    layout = live.torch.channels_last
+    for entry in live.entries:
+        weights = [p for p in entry.module.parameters() if p.dim() == 4]
+        if any(not w.is_contiguous() and w.is_contiguous(memory_format=layout) for w in weights):
+            return {"channels_last": type(entry.module).__name__}
+    return {}
+
+
+def _own_graphs(agent: Any) -> bool:
+    """Dynamo has compiled something although no knob asked for it."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    if utils is None or agent.knobs.held:
+        return False
+    return bool(utils.counters["stats"]["unique_graphs"] > 0)
+
+
+def _matmul_precision(torch: Any) -> str:
+    with contextlib.suppress(RuntimeError):  # raises once the job has used the newer fp32_precision settings
+        return str(torch.get_float32_matmul_precision())
+    return ""
+
+
+def _benchmark_limit(torch: Any) -> int:
+    try:
+        limit = torch.backends.cudnn.benchmark_limit
+    except Exception:  # a build without cuDNN
+        return 10
+    return 10 if limit is None else int(limit)
+
+
+def _number(text: str | None, default: int) -> int:
+    return int(text) if text and text.isdigit() else default

@@ -1,0 +1,26 @@
+"""What the job sets outside torch, as far as it concerns a knob: variables, cores, Python's garbage collector."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from autotune_spaces.topology import as_list
+from autotune_trials.agent.controls import collector
+
+# Variables with which a job sets by itself what a knob would set.
+VARIABLES = (
+    "LD_PRELOAD", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "CUDNN_CONV_WSCAP_DBG", "GOMP_CPU_AFFINITY", "KMP_AFFINITY",
+    "OMP_PROC_BIND", "OMP_PLACES", "NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE",
+    "GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_MAX_",
+)  # fmt: skip
+
+
+def own_settings(live: Any) -> dict[str, str]:
+    """Name -> value, of what is set. Asked for before any live knob is switched; process knobs show as the job's own."""
+    found = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
+    if hasattr(os, "sched_getaffinity"):
+        found["cpus"] = as_list(os.sched_getaffinity(0))
+    if not live.collector.changed and (call := collector.own_setting()):
+        found["gc"] = call
+    return found

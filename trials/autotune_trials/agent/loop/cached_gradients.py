@@ -1,0 +1,118 @@
+"""Which of the values that backward is called on are the loss, where gradients are cached on their way into the model.
+
+Losses over batches that are too large for one pass (GradCache, the cached losses of sentence-transformers) go back in two parts:
+
+    model(x₁) model(x₂) … without gradients ─▶ outputs, detached ─▶ loss.backward()     ends at the outputs, whose .grad is kept
+    model(x₁) ─▶ dot(output, its .grad).backward(), model(x₂) ─▶ …                      carries that on: a value that means nothing
+
+or the first part is done piece by piece inside the loss function, and the job gets a single number of their sum, detached, whose
+backward does the second part from a hook. That number stands for what was differentiated before it.
+
+An ordinary job's graphs are looked at in its first iterations only; one that caches gradients does it in each.
+"""
+
+from __future__ import annotations
+
+import enum
+import weakref
+from typing import Any
+
+from autotune_trials.agent.bootstrap.log import write_exception
+
+ITERATIONS, BACKWARDS = 3, 300  # until then a job has shown whether it caches gradients
+NODES = 20_000  # looked at in one graph; a node takes about 1 µs
+TOP_NODES = 8  # of a graph, among which the product with a kept gradient stands
+PRODUCTS = ("DotBackward", "MulBackward")
+FACTORS = ("_saved_self", "_saved_other", "_saved_tensor")
+
+
+class Value(enum.Enum):
+    """What backward is called on."""
+
+    LOSS = "a loss, or a part of it"
+    CARRIED = "a product with gradients of an earlier part: no loss"
+    TOTAL = "the sum of what was differentiated before it"
+
+
+class CachedGradients:
+    """Asked at every backward call of the job's."""
+
+    def __init__(self, torch: Any, agent: Any) -> None:
+        self._torch, self._agent = torch, agent
+        self.seen = False
+        self.under_way = False  # backward has ended in something else than parameters, and the iteration goes on
+        self._ends: list[Any] = []  # such tensors, while backward runs
+        self._gradients: list[weakref.ref[Any]] = []  # that it left in them; the job may keep these alone
+
+    def after_backward(self) -> None:
+        """Backward has ended."""
+        if self._ends:
+            self._gradients += [weakref.ref(leaf.grad) for leaf in self._ends if leaf.grad is not None]
+            self._ends = []
+
+    def end_iteration(self) -> None:
+        self.under_way = False
+        self._gradients = []
+
+    def judge(self, tensors: Any, gradients: Any) -> Value:
+        """``backward`` is called on ``tensors`` with ``gradients`` for them or None."""
+        if not self.seen and (self._agent.iterations >= ITERATIONS or self._agent.backwards >= BACKWARDS):
+            return Value.LOSS
+        try:
+            value = self._judged(tensors, gradients)
+        except Exception:  # what autograd shows of its graph is not promised
+            write_exception("looking for cached gradients")
+            return Value.LOSS
+        self.seen = self.seen or value is not Value.LOSS
+        return value
+
+    def _judged(self, tensors: Any, gradients: Any) -> Value:
+        roots = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
+        given = list(gradients) if isinstance(gradients, (list, tuple)) else [gradients]
+        kept = {_storage(gradient) for ref in self._gradients if (gradient := ref()) is not None}
+        if kept and (any(_storage(g) in kept for g in given if g is not None) or any(_multiplies(root.grad_fn, kept) for root in roots)):
+            return Value.CARRIED
+        leaves = _leaves(roots)
+        parameters = {id(p) for p in self._agent.live.parameters()}
+        others = [leaf for leaf in leaves if id(leaf) not in parameters and not isinstance(leaf, self._torch.nn.Parameter)]
+        if self.under_way and others and len(others) == len(leaves) and all(leaf.numel() == 1 for leaf in others):
+            return Value.TOTAL
+        self._ends, self.under_way = others, self.under_way or bool(others)
+        return Value.LOSS
+
+
+def _storage(tensor: Any) -> int:
+    return int(tensor.untyped_storage().data_ptr())
+
+
+def _multiplies(root: Any, storages: set[int]) -> bool:
+    """Whether near the top of the graph something is multiplied by what lies in ``storages``."""
+    nodes = [root]
+    for at in range(TOP_NODES):
+        if at >= len(nodes):
+            return False
+        node = nodes[at]
+        if node is None:
+            continue
+        if node.name().startswith(PRODUCTS):
+            factors = [getattr(node, name, None) for name in FACTORS]
+            if any(_storage(factor) in storages for factor in factors if factor is not None):
+                return True
+        nodes += [following for following, _ in node.next_functions]
+    return False
+
+
+def _leaves(roots: list[Any]) -> list[Any]:
+    """The tensors in which the graphs of ``roots`` end."""
+    found = {id(root): root for root in roots if root.grad_fn is None}
+    pending, seen = [root.grad_fn for root in roots], set[Any]()
+    while pending and len(seen) < NODES:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)  # of AccumulateGrad
+        if leaf is not None:
+            found[id(leaf)] = leaf
+        pending += [following for following, _ in node.next_functions]
+    return list(found.values())

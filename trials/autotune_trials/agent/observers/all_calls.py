@@ -1,0 +1,27 @@
+"""All calls that are watched, each kind in a file of its own."""
+
+from __future__ import annotations
+
+import sys
+
+from autotune_trials.agent.observers import casts, collectives, copies, outputs, readouts
+from autotune_trials.agent.observers.calls import CallObserver
+
+
+class AllCalls(CallObserver):
+    def begin(self) -> None:
+        readouts.install(self)
+        outputs.install(self)
+        collectives.install(self)
+        if self._compiled():
+            # dynamo guards on the identity of functions like torch.randn: a patch would make it compile again
+            self.blind["copies"] = "the job is compiled, and watching torch's functions would make it compile again"
+        else:
+            copies.install(self)
+            casts.install(self)
+
+    def _compiled(self) -> bool:
+        """Something of the job runs through dynamo."""
+        utils = sys.modules.get("torch._dynamo.utils")
+        graphs = utils.counters["stats"]["unique_graphs"] if utils is not None else 0
+        return bool(self.agent.own_compile or graphs or any(entry.compiled for entry in self.agent.live.entries))

@@ -1,0 +1,183 @@
+"""Calls worth knowing of, made from the job's own lines on the training thread.
+
+    readouts   tensors turned into Python numbers, lists, arrays, texts; explicit waits for the device
+    copies     tensors made of arrays and lists, tensors made on the host and then moved, moves to the device
+    outputs    prints, log lines, files written
+
+Only the outermost call counts: a ``print`` of a tensor is one print, not the forty calls that format it.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from autotune_trials.agent.bootstrap.log import write_exception
+from autotune_trials.agent.observers.observer import Observer
+from autotune_trials.agent.observers.places import Spot
+from autotune_trials.agent.patches import Patch, untraced
+from autotune_trials.measure.clock import NAMES
+from autotune_trials.protocol.evidence import Calls
+
+PREFIX = "watching "  # of the names of our patches
+
+
+class About(NamedTuple):
+    """What a call was, as far as its arguments and its result tell."""
+
+    kind: str
+    device: str = ""
+    detail: str = ""
+    nbytes: int = 0
+
+
+Describe = Callable[[tuple[Any, ...], dict[str, Any], Any], "About | None"]  # (args, kwargs, result); None: of no interest
+
+
+@dataclass
+class Tally:
+    """Calls of one kind from one line in one phase."""
+
+    about: About
+    spot: Spot
+    phase: int
+    count: int = 0
+    nbytes: int = 0
+    each_s: dict[int, float] = field(default_factory=dict)  # iteration -> seconds
+
+
+class CallObserver(Observer):
+    """``begin`` is for :class:`.all_calls.AllCalls`, which knows what calls there are."""
+
+    name = "calls"
+
+    def __init__(self, watch: Any) -> None:
+        super().__init__(watch)
+        self._thread = threading.get_ident()
+        self._inside = False
+        self.last_s = 0.0  # of the call that is being described
+        self._tallies: dict[tuple[str, str, int, int, int], Tally] = {}
+        self._names: list[str] = []
+        self._failure = ""
+        self._at_end: list[Callable[[], dict[str, Any]]] = []
+        self.blind: dict[str, str] = {}
+
+    def end_iteration(self, iteration: Any) -> None:
+        if self._failure:
+            raise RuntimeError(self._failure)
+
+    def finish(self) -> dict[str, Any]:
+        self.agent.patches.restore(*reversed(self._names))
+        fields: dict[str, Any] = {"calls": tuple(self._calls(t) for t in self._tallies.values()), "blind": self.blind}
+        for more in self._at_end:
+            fields.update(more())
+        return fields
+
+    # ------------------------------------------------------------------ for readouts, copies and outputs
+
+    def watch_calls(self, owner: Any, attribute: str, describe: Describe, of_tensor: bool = False) -> None:
+        """Time ``owner.attribute``. Nothing happens where this torch or library has no such function.
+
+        Args:
+            of_tensor: a method of Tensor. torch hands methods to ``__torch_function__`` of Tensor subclasses by looking
+                them up in the class, and some compare them: these must find torch's own.
+        """
+        if getattr(owner, attribute, None) is None:
+            return
+        name = f"{PREFIX}{getattr(owner, '__name__', owner)}.{attribute}"
+        self._names.append(name)
+        plain = (self.torch.Tensor, self.torch.nn.Parameter) if of_tensor else ()
+
+        def make(patch: Patch, original: Any) -> Any:
+            @functools.wraps(original)
+            def watched(*args: Any, **kwargs: Any) -> Any:
+                if self._inside or not patch.active or threading.get_ident() != self._thread or self.agent.stopped:
+                    return original(*args, **kwargs)
+                self._inside = True
+                began = perf_counter()
+                try:
+                    if of_tensor and type(args[0]) not in plain:
+                        with self.agent.patches.suspended(name):
+                            result = original(*args, **kwargs)
+                    else:
+                        result = original(*args, **kwargs)
+                finally:
+                    seconds = perf_counter() - began
+                    self._inside = False
+                self._note(describe, args, kwargs, result, seconds)
+                return result
+
+            return untraced(watched)
+
+        self.agent.patches.add(name, owner, attribute, make)
+
+    def add(self, about: About, spot: Spot, seconds: float) -> None:
+        """One more call."""
+        phase = self.agent.clock.phase
+        key = (about.kind, about.device, id(spot[0]), spot[1], phase)
+        tally = self._tallies.get(key)
+        if tally is None:
+            tally = self._tallies[key] = Tally(about, spot, phase)
+        index = self.watch.index
+        tally.count += 1
+        tally.nbytes += about.nbytes
+        tally.each_s[index] = tally.each_s.get(index, 0.0) + seconds
+
+    def at_end(self, fields: Callable[[], dict[str, Any]]) -> None:
+        """Further fields of the evidence, asked for when the window is over."""
+        self._at_end.append(fields)
+
+    def tallies(self) -> tuple[Tally, ...]:
+        """All so far, for :meth:`at_end`."""
+        return tuple(self._tallies.values())
+
+    def here(self) -> Spot:
+        """Where the job stands."""
+        return self.watch.places.spot(sys._getframe(1))
+
+    # ------------------------------------------------------------------ within
+
+    def _note(self, describe: Describe, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, seconds: float) -> None:
+        if self._failure:
+            return
+        self.last_s = seconds
+        self._inside = True  # what is asked of tensors now is our own doing
+        try:
+            about = describe(args, kwargs, result)
+            if about is not None:
+                self.add(about, self.here(), seconds)
+        except Exception as error:  # told at the end of the iteration
+            write_exception("watching calls")
+            self._failure = f"{type(error).__name__}: {error}"
+        finally:
+            self._inside = False
+
+    def _calls(self, tally: Tally) -> Calls:
+        places, about = self.watch.places, tally.about
+        return Calls(
+            kind=about.kind,
+            place=places.place(tally.spot),
+            count=tally.count,
+            seconds=sum(tally.each_s.values()),
+            iterations=tuple(tally.each_s),
+            detail=about.detail,
+            device=about.device,
+            nbytes=tally.nbytes,
+            phase=NAMES[tally.phase],
+            each_s=tuple(tally.each_s.values()),
+            lines=places.lines(tally.spot, block=about.kind == "file_write"),
+        )
+
+
+def shape_of(tensor: Any) -> str:
+    """``float32[64, 3, 224, 224]``"""
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def bytes_of(tensor: Any) -> int:
+    return int(tensor.numel() * tensor.element_size())

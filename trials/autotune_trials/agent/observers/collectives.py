@@ -1,0 +1,82 @@
+"""Time in collective operations that nothing hides, on this rank's training thread.
+
+    blocking calls     dist.all_reduce(…) …              the time of the call
+    asynchronous ones  work.wait()                       the time of the wait
+    DDP                its reducer works in C++          its own statistics: exchange of gradients beyond the end of backward
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from autotune_trials.agent.facts.job_facts import world_size
+from autotune_trials.agent.observers.calls import About, CallObserver, bytes_of, shape_of
+
+NAMES = (
+    "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_to_all",
+    "all_to_all_single", "gather", "scatter", "barrier", "monitored_barrier", "all_gather_object", "gather_object", "broadcast_object_list",
+    "scatter_object_list", "recv",
+)  # fmt: skip
+KIND = "collective"
+EXCHANGE = "DistributedDataParallel's exchange of gradients"
+
+
+def install(calls: CallObserver) -> None:
+    """Watch torch.distributed, if there are other ranks and they talk through the host."""
+    torch = calls.torch
+    distributed = torch.distributed
+    if world_size(torch) == 1 or not (distributed.is_available() and distributed.is_initialized()):
+        return
+    if distributed.get_backend() == "nccl":
+        return  # it runs on streams of the device: the profile shows it, the host does not
+    for name in NAMES:
+        for owner in (distributed, sys.modules["torch.distributed.distributed_c10d"]):
+            calls.watch_calls(owner, name, _Named(name))
+    calls.watch_calls(distributed.Work, "wait", _Named("waiting for an asynchronous operation"))
+    _watch_exchange(calls)
+    calls.at_end(lambda: {"communication_s": by_iteration(calls)})
+
+
+class _Named:
+    """Describes a call of one function."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> About:
+        tensor = next((a for a in (*args, *kwargs.values()) if hasattr(a, "element_size")), None)
+        if tensor is None:
+            return About(KIND, "", self._name)
+        return About(KIND, tensor.device.type, f"{self._name} of {shape_of(tensor)}", bytes_of(tensor))
+
+
+def _watch_exchange(calls: CallObserver) -> None:
+    """Ask DDP's logger for every iteration (by default it looks at one in a hundred); it changes nothing else."""
+    parallel = calls.torch.nn.parallel.DistributedDataParallel
+    models = {m for entry in calls.agent.live.entries for m in entry.module.modules() if isinstance(m, parallel)}
+    for model in models:
+        model._set_ddp_runtime_logging_sample_rate(1)
+
+    def read(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """At the beginning of a forward the statistics are those of the iteration before."""
+        model = args[0]
+        if model not in models:
+            return
+        told = model._get_ddp_logging_data()
+        exposed_ns = told.get("backward_comm_time", 0) - told.get("backward_compute_comm_overlap_time", 0)
+        if exposed_ns > 0:
+            calls.add(About(KIND, calls.agent.live.device, EXCHANGE, told.get("total_parameter_size_bytes", 0)), calls.here(), exposed_ns / 1e9)
+
+    calls.watch_calls(parallel, "_pre_forward", read)
+
+
+def by_iteration(calls: CallObserver) -> tuple[float, ...]:
+    """Seconds in collective operations, one an iteration."""
+    seconds = [0.0] * calls.watch.index
+    for tally in calls.tallies():
+        if tally.about.kind == KIND:
+            for index, spent in tally.each_s.items():
+                if index < len(seconds):
+                    seconds[index] += spent
+    return tuple(seconds)

@@ -1,0 +1,182 @@
+"""Why dynamo broke its graphs, and why it compiled again.
+
+    CompileLog        from the job's start, profile runs only: every graph break with its line. Breaks happen once, in warm-up
+    CompileObserver   the watched window: recompilations, their reasons, and what they cost
+
+Dynamo keeps a record of each compilation (``torch._dynamo.utils.get_compilation_metrics``) with its reason and its seconds; of graph
+breaks it only logs, so its log function is listened to. Both are private to torch: what is not there is named in ``Evidence.blind``.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+import time
+from statistics import median
+from typing import Any
+
+from autotune_trials.agent.bootstrap import log
+from autotune_trials.agent.observers.observer import Observer
+from autotune_trials.agent.patches import Patch
+from autotune_trials.measure.clock import AWAY
+from autotune_trials.protocol.evidence import GraphBreak, Place
+
+PATCH = "dynamo.log_graph_break"
+LONGEST_REASON = 300
+MOST_EXCESS = 2.0  # times what dynamo says it compiled: what an iteration took longer than that was something else
+
+Line = tuple[str, int, str]  # file, line, function
+
+
+class CompileLog:
+    """Listens to dynamo's graph breaks. :meth:`attach` is called when something is about to be compiled; idempotent."""
+
+    def __init__(self, agent: Any) -> None:
+        self._agent = agent
+        self.breaks: dict[tuple[Line, ...], list[Any]] = {}  # the stack that was traced, outermost first: [reason, count]
+        self.trouble = ""
+
+    def attach(self) -> None:
+        if PATCH in self._agent.patches:
+            return
+        try:
+            import torch._dynamo.symbolic_convert as convert
+
+            self._agent.patches.add(PATCH, convert.InstructionTranslatorBase, "log_graph_break", self._listen)
+        except Exception as error:
+            log.write_exception("compiles")
+            self.trouble = f"this torch's dynamo could not be listened to: {type(error).__name__}"
+
+    def _listen(self, patch: Patch, original: Any) -> Any:
+        @functools.wraps(original)
+        def log_graph_break(translator: Any, *args: Any, **kwargs: Any) -> Any:
+            if patch.active:
+                self._note(translator, args, kwargs)
+            return original(translator, *args, **kwargs)
+
+        return log_graph_break
+
+    def _note(self, translator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """``args``: (code_options, reason, exc); the exception knows the stack of the job's code that was traced."""
+        try:
+            error = kwargs.get("exc", args[2] if len(args) > 2 else None)
+            if getattr(error, "logged", False):
+                return
+            stack = getattr(error, "real_stack", None)
+            if stack:
+                lines = tuple((str(frame.filename), int(frame.lineno or 0), str(frame.name)) for frame in stack)
+            else:
+                code = translator.f_code
+                lines = ((str(code.co_filename), int(getattr(translator, "lineno", 0) or code.co_firstlineno), str(code.co_name)),)
+            known = self.breaks.setdefault(lines, [one_line(str(error)), 0])
+            known[1] += 1
+        except Exception:
+            self.trouble = log.write_exception("graph break").strip().splitlines()[-1]
+
+
+class CompileObserver(Observer):
+    name = "compiles"
+
+    def __init__(self, watch: Any) -> None:
+        super().__init__(watch)
+        self._began = 0.0
+        self._times: list[float] = []
+        self._compiling: list[float] = []  # seconds dynamo had spent in all, at the end of each iteration
+
+    def begin(self) -> None:
+        self._began = time.time()
+        self._seen = len(metrics())
+
+    def end_iteration(self, iteration: Any) -> None:
+        self._times.append(sum(iteration.spent[:AWAY]))
+        count = len(metrics())
+        self._compiling.append(float(count != self._seen))
+        self._seen = count
+
+    def finish(self) -> dict[str, Any]:
+        if "torch._dynamo" not in sys.modules:
+            return {"compiled": False}
+        found = metrics()
+        listening = self.agent.compiles
+        blind = {"graph breaks": listening.trouble} if listening is not None and listening.trouble else {}
+        breaks = listening.breaks.items() if listening is not None else ()
+        left = [GraphBreak("break", reason, self._place(self._own(lines)), count) for lines, (reason, count) in breaks]
+        return {
+            "breaks": tuple(left + self._recompiles(found)), "compiled": any(m.entire_frame_compile_time_s for m in found),
+            "blind": blind,
+        }  # fmt: skip
+
+    def _recompiles(self, found: list[Any]) -> list[GraphBreak]:
+        """Those of the window by line; and functions dynamo has given up, whenever that was."""
+        lines: dict[str, Line] = {}  # compile id -> the job's line
+        seconds: dict[Line, float] = {}
+        counts: dict[Line, int] = {}
+        reasons: dict[Line, str] = {}
+        given_up: dict[Line, str] = {}
+        for each in found:
+            number = str(each.compile_id)
+            reason = getattr(each, "recompile_reason", None)
+            if reason and number not in lines:
+                lines[number] = user_line(reason) or (str(each.co_filename), int(each.co_firstlineno or 0), str(each.co_name))
+                if each.fail_type:
+                    given_up[lines[number]] = guard(reason)
+            line = lines.get(number)
+            if line is None or (each.start_time or 0.0) < self._began:
+                continue
+            seconds[line] = seconds.get(line, 0.0) + (each.duration_us or 0) / 1e6
+            if reason and not each.fail_type:
+                counts[line] = counts.get(line, 0) + 1
+                reasons[line] = guard(reason)
+        scale = self._scale(sum(seconds.values()))
+        again = [GraphBreak("recompile", reasons[line], self._place(line), count, seconds[line] * scale) for line, count in counts.items()]
+        limit = [
+            GraphBreak("recompile", reason, self._place(line), sum(lines[n] == line for n in lines))
+            for line, reason in given_up.items() if line not in counts
+        ]
+        return again + limit
+
+    def _scale(self, told_s: float) -> float:
+        """What the iterations that compiled took longer than the others, over what dynamo tells: it leaves out a part."""
+        usual = [t for t, compiled in zip(self._times, self._compiling, strict=False) if not compiled]
+        excess = sum(t for t, compiled in zip(self._times, self._compiling, strict=False) if compiled)
+        if not usual or not told_s:
+            return 1.0
+        excess -= median(usual) * sum(map(bool, self._compiling))
+        return min(max(excess / told_s, 1.0), MOST_EXCESS)
+
+    def _own(self, lines: tuple[Line, ...]) -> Line:
+        """The innermost line of the job's own code, else the innermost."""
+        return next((line for line in reversed(lines) if self.watch.places.own(line[0])), lines[-1])
+
+    def _place(self, line: Line) -> Place:
+        import linecache
+
+        file, number, function = line
+        return Place(file, number, re.sub(r"^torch_dynamo_resume_in_|_at_\d+$", "", function), linecache.getline(file, number).strip(),
+                     self.watch.places.own(file))  # fmt: skip
+
+
+def metrics() -> list[Any]:
+    """Dynamo's record of its compilations, [] if it is not in use."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return list(utils.get_compilation_metrics()) if utils is not None else []
+
+
+def user_line(reason: str) -> Line | None:
+    """The innermost line of the job's stack that dynamo adds to a reason."""
+    found = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', reason)
+    return (found[-1][0], int(found[-1][1]), found[-1][2]) if found else None
+
+
+def guard(reason: str) -> str:
+    """``0/3: self.n == 3   # return …  # /path:8 in forward (HINT: …`` as "self.n == 3"."""
+    first = reason.strip().splitlines()[0]
+    return re.sub(r"^\d+/\d+: ", "", first).split("  #")[0].strip()[:LONGEST_REASON]
+
+
+def one_line(text: str) -> str:
+    """Dynamo's words on one line: what happened and the explanation, without hints, contexts and links."""
+    lines = [line.strip() for line in text.strip().splitlines()]
+    explained = [line.removeprefix("Explanation: ") for line in lines if line.startswith("Explanation: ")]
+    return ". ".join(dict.fromkeys([*lines[:1], *explained]))[:LONGEST_REASON]

@@ -1,0 +1,99 @@
+"""Tensors made of arrays and lists, tensors made on the host and then moved, and moves to the device themselves."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any
+
+from autotune_trials.agent.observers.calls import About, CallObserver, bytes_of, shape_of
+from autotune_trials.agent.observers.places import Spot
+from autotune_trials.protocol.evidence import Transfer
+
+MAKERS = ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "zeros", "ones", "full", "empty", "arange", "linspace", "eye")
+SMALL_BYTES = 4096  # of a tensor made on the host: below this a move is all launch cost
+
+
+def install(calls: CallObserver) -> None:
+    torch = calls.torch
+    prime_device_context(torch)
+    moves = Moves(calls)
+    for name in ("tensor", "as_tensor"):
+        calls.watch_calls(torch, name, from_data)
+    for name in MAKERS:
+        calls.watch_calls(torch, name, moves.made)
+    for name in ("to", "cuda"):
+        calls.watch_calls(torch.Tensor, name, moves.moved, of_tensor=True)
+    calls.at_end(moves.fields)
+
+
+def from_data(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> About | None:
+    """``torch.tensor(array or list)`` copies; a single number is nothing."""
+    data: Any = args[0] if args else kwargs.get("data")
+    sequence = isinstance(data, (list, tuple))
+    if not sequence and not hasattr(data, "__array__"):
+        return None
+    if result.numel() < 2 or (hasattr(data, "__array__") and shares(data, result)):
+        return None
+    what = f"a {type(data).__name__} of {len(data)}" if sequence else f"a {type(data).__module__.partition('.')[0]} array"
+    return About("tensor_from_array", result.device.type, f"{shape_of(result)} of {what}", bytes_of(result))
+
+
+def shares(data: Any, result: Any) -> bool:
+    """``as_tensor`` of an array with a dtype that torch has shares its memory."""
+    interface = getattr(data, "__array_interface__", None)
+    return result.device.type == "cpu" and interface is not None and interface["data"][0] == result.data_ptr()
+
+
+class Moves:
+    """Remembers what was made on the host, and meets it again when it is moved."""
+
+    def __init__(self, calls: CallObserver) -> None:
+        self._calls = calls
+        self._made: dict[int, tuple[Any, Spot, About, float]] = {}
+        self._transfers: dict[tuple[int, int, bool, bool], list[Any]] = {}
+
+    def made(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> About | None:
+        if result.device.type == "cpu" and bytes_of(result) >= SMALL_BYTES:
+            key = id(result)
+            about = About("made_on_host", "cpu", shape_of(result), bytes_of(result))
+            gone = weakref.ref(result, lambda _: self._made.pop(key, None))
+            self._made[key] = (gone, self._calls.here(), about, self._calls.last_s)
+        return None  # in itself it is no fault
+
+    def moved(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> About | None:
+        tensor, seconds = args[0], self._calls.last_s
+        source, target = tensor.device.type, result.device.type
+        if source == target:
+            return None
+        if target == "cpu":
+            return About("cpu", source, shape_of(tensor))
+        if source != "cpu":
+            return None
+        made = self._made.pop(id(tensor), None)
+        if made is not None and made[0]() is tensor:
+            _, spot, about, making_s = made
+            self._calls.add(about._replace(device=target), spot, making_s + seconds)
+        pinned = target == "cuda" and bool(tensor.is_pinned())
+        non_blocking = bool(kwargs.get("non_blocking", any(a is True for a in args[2:])))
+        spot = self._calls.here()
+        known = self._transfers.setdefault((id(spot[0]), spot[1], pinned, non_blocking), [spot, 0, 0, 0.0])
+        known[1:] = known[1] + 1, known[2] + bytes_of(tensor), known[3] + seconds
+        return None
+
+    def fields(self) -> dict[str, Any]:
+        place = self._calls.watch.places.place
+        return {
+            "transfers": tuple(
+                Transfer(place(spot), count, nbytes, seconds, pinned, non_blocking)
+                for (_, _, pinned, non_blocking), (spot, count, nbytes, seconds) in self._transfers.items()
+            )
+        }
+
+
+def prime_device_context(torch: Any) -> None:
+    """``with torch.device("cuda")`` works from a set of torch's functions, kept from its first use on: not of ours."""
+    module = sys.modules.get("torch.utils._device")
+    constructors = getattr(module, "_device_constructors", None)
+    if constructors is not None:
+        constructors()

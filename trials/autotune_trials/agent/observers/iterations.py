@@ -1,0 +1,54 @@
+"""The watched iterations themselves: how long, in which phases, and how long without a core."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from autotune_trials.agent.observers.observer import Observer
+from autotune_trials.measure.clock import AWAY
+from autotune_trials.protocol.messages import PHASES
+
+
+class IterationObserver(Observer):
+    """Times as the phase clock has them. ``queued_s`` is the kernel's own count (schedstat) of how long the training
+    thread was ready to run while other processes had all cores: such time is nobody's fault in the job."""
+
+    name = "iterations"
+
+    def __init__(self, watch: Any) -> None:
+        super().__init__(watch)
+        self._iterations: list[Any] = []
+        self._file = -1
+        self._queued: list[float] = []
+
+    def begin(self) -> None:
+        try:
+            self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            self._queued.append(self._read())
+        except (OSError, ValueError, IndexError):
+            self._queued = []
+
+    def end_iteration(self, iteration: Any) -> None:
+        self._iterations.append(iteration)
+        if self._queued:
+            self._queued.append(self._read())
+
+    def finish(self) -> dict[str, Any]:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        self.agent.clock.finish()  # on a device the phases are read from events that may still be under way
+        iterations, queued = self._iterations, self._queued
+        return {
+            "times_s": tuple(sum(i.spent[:AWAY]) for i in iterations),
+            "phase_times_s": {name: tuple(i.spent[n] for i in iterations) for n, name in enumerate(PHASES)},
+            "away_s": tuple(i.spent[AWAY] for i in iterations),
+            "samples": tuple(i.samples for i in iterations),
+            "queued_s": tuple(b - a for a, b in zip(queued, queued[1:])),
+            "interrupted": tuple(n for n, i in enumerate(iterations) if i.interrupted),
+        }
+
+    def _read(self) -> float:
+        return int(os.pread(self._file, 128, 0).split()[1]) / 1e9

@@ -1,0 +1,67 @@
+"""What a step of an optimizer takes by each of torch's implementations, on copies of its parameters. The job's own are not touched."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+from autotune_spaces.machine import memory_gib
+from autotune_trials.agent.controls.optimizer_copy import bare_step, copy_of
+from autotune_trials.measure.machine_load import resident_gib
+
+FEWEST = 20  # parameters; a loop over fewer is not worth a trial
+COPIES = 5  # parameters, gradients, two moments, and what a step needs in between
+ROOM = 0.5  # of the free memory at most
+STEPS, WARM_UP = 7, 2
+LONGEST_S = 0.4  # for one implementation: the job waits
+
+
+def try_out(agent: Any, control: Any) -> dict[str, Any]:
+    """``own_s``, ``best_s`` and ``best`` (foreach, fused) of one step, in seconds; ``untried``: why there are none. {} where there is nothing
+    to choose."""
+    torch, optimizer = agent.torch, control.optimizer
+    parameters = [p for g in optimizer.param_groups for p in g["params"] if p.requires_grad]
+    others = [name for name in control.supported() if name != "for-loop"]
+    if len(parameters) < FEWEST or not others:
+        return {}
+    needed = COPIES * sum(p.numel() * p.element_size() for p in parameters) / 2**30
+    if needed > ROOM * _free_gib(torch, parameters[0].device):
+        return {"untried": "there is no room for a copy of the optimizer's parameters, to try other implementations on"}
+    own = _step_s(torch, optimizer, None)
+    tried = {name: _step_s(torch, optimizer, name) for name in others}
+    best = min(tried, key=lambda name: tried[name])
+    return {"own_s": own, "best_s": tried[best], "best": best}
+
+
+def _step_s(torch: Any, optimizer: Any, implementation: str | None) -> float:
+    """Seconds of the quickest step; None: as the optimizer is set now."""
+    scratch = copy_of(torch, optimizer, implementation, lambda group: [_clone(torch, p) for p in group["params"] if p.requires_grad])
+    step = bare_step(optimizer)
+    device = next(p for g in scratch.param_groups for p in g["params"]).device
+    times: list[float] = []
+    began = perf_counter()
+    with torch.no_grad():
+        for number in range(WARM_UP + STEPS):
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            start = perf_counter()
+            step(scratch)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            if number >= WARM_UP:
+                times.append(perf_counter() - start)
+                if start - began > LONGEST_S:
+                    break
+    return min(times)
+
+
+def _clone(torch: Any, parameter: Any) -> Any:
+    clone = parameter.detach().clone()
+    clone.grad = torch.full_like(clone, 1e-3)
+    return clone
+
+
+def _free_gib(torch: Any, device: Any) -> float:
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0]) / 2**30
+    return max(0.0, memory_gib() - resident_gib())

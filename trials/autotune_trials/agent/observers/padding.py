@@ -1,0 +1,55 @@
+"""How much of the batches is padding, as the attention_mask that comes with them says.
+
+Only where the mask is on the CPU, as a DataLoader gives it: asking a GPU would make the job wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from autotune_trials.agent.observers.observer import Observer
+
+MASK = "attention_mask"  # rows of 0 (padding) and 1, by the name that tokenizers and models agree on
+
+
+class PaddingObserver(Observer):
+    name = "padding"
+
+    def __init__(self, watch: Any) -> None:
+        super().__init__(watch)
+        self._counts: list[tuple[Any, int]] = []  # (what counts, tokens) of each batch; read when the window is over
+        self._events: Any = None
+        self._failure: Exception | None = None
+
+    def begin(self) -> None:
+        hooks = self.agent.loader_hooks
+        if hooks is None:
+            return
+        self._events, heard = hooks.events, hooks.events.on_batch
+
+        def on_batch(loader: Any, batch: Any, *rest: Any) -> None:
+            heard(loader, batch, *rest)
+            if loader.training and self._failure is None:
+                self._look(batch)
+
+        self._events.on_batch = on_batch  # on this one object, which is the agent's own
+
+    def end_iteration(self, iteration: Any) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def finish(self) -> dict[str, Any]:
+        if self._events is not None:
+            vars(self._events).pop("on_batch", None)
+        tokens = sum(count for _, count in self._counts)
+        return {"padding": (tokens - sum(int(real) for real, _ in self._counts), tokens)}
+
+    def _look(self, batch: Any) -> None:
+        """Tens of microseconds; must not raise, since it is the job that asks for the batch."""
+        try:
+            mask = batch.get(MASK) if isinstance(batch, Mapping) else None
+            if mask is not None and mask.dim() == 2 and mask.device.type == "cpu":
+                self._counts.append((mask.count_nonzero(), mask.numel()))
+        except Exception as error:  # a mask of the job's own kind
+            self._failure = error

@@ -1,0 +1,97 @@
+"""What is the job's own code, and where in it a frame stands."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import os
+import sys
+import sysconfig
+from collections.abc import Sequence
+from typing import Any
+
+from autotune_trials.protocol.evidence import Place
+
+Spot = tuple[Any, int]  # (code object, line): what is noted while the job runs; a Place is made of it afterwards
+
+
+class Places:
+    """Tells the job's own files from torch, the standard library, site-packages and ourselves.
+
+    The script that was started counts as the job's wherever it lies.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        paths = sysconfig.get_paths()
+        roots = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib") if name in paths}
+        roots |= {p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages")}
+        roots.add(os.path.dirname(os.path.abspath(torch.__file__)))
+        ours = set()
+        for name in ("autotune", "autotune_trials", "autotune_spaces"):
+            module = sys.modules.get(name)
+            if module is not None and getattr(module, "__file__", None):
+                ours.add(os.path.dirname(os.path.abspath(str(module.__file__))))
+        roots |= ours
+        self._ours = tuple(os.path.join(root, "") for root in ours)
+        self._roots = tuple({os.path.join(form, "") for root in roots for form in (root, os.path.realpath(root))})
+        main = getattr(sys.modules.get("__main__"), "__file__", None)
+        self._own: dict[str, bool] = {os.path.abspath(main): True, main: True} if main else {}
+        self._trees: dict[str, ast.Module | None] = {}
+
+    def own(self, filename: str) -> bool:
+        """Is this the job's own code?"""
+        known = self._own.get(filename)
+        if known is None:
+            generated = filename.startswith("<") or not filename
+            known = self._own[filename] = not generated and not os.path.abspath(filename).startswith(self._roots)
+        return known
+
+    def spot(self, frame: Any) -> Spot:
+        """Where the innermost frame of the job's own code stands, else the innermost frame of all."""
+        known, own = self._own, self.own
+        caller = frame
+        while caller is not None:
+            code = caller.f_code
+            if known.get(code.co_filename) or (code.co_filename not in known and own(code.co_filename)):
+                return code, caller.f_lineno or 0
+            caller = caller.f_back
+        return frame.f_code, frame.f_lineno or 0
+
+    def innermost(self, stack: Sequence[Spot]) -> Spot:
+        """The same of another thread's stack, innermost frame first."""
+        return next(((code, line or 0) for code, line in stack if self.own(code.co_filename)), (stack[0][0], stack[0][1] or 0))
+
+    def leaf(self, stack: Sequence[Spot]) -> Any:
+        """Code of the innermost frame that is not ours."""
+        return next((code for code, _ in stack if not code.co_filename.startswith(self._ours)), stack[0][0])
+
+    def place(self, spot: Spot) -> Place:
+        code, line = spot
+        name = code.co_filename
+        function = getattr(code, "co_qualname", code.co_name)
+        return Place(name, line, function, linecache.getline(name, line).strip(), self.own(name))
+
+    def lines(self, spot: Spot, block: bool = False) -> tuple[int, int]:
+        """First and last line of the statement at ``spot``; of compound statements the head only, unless ``block``
+        asks for all of a ``with``."""
+        code, line = spot
+        found = (line, line)
+        tree = self._tree(code.co_filename)
+        for node in ast.walk(tree) if tree is not None else ():
+            if not isinstance(node, ast.stmt) or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                continue
+            last = node.end_lineno or node.lineno
+            body = getattr(node, "body", None)
+            if body and not (block and isinstance(node, (ast.With, ast.AsyncWith)) and line < body[0].lineno):
+                last = body[0].lineno - 1 if body[0].lineno > node.lineno else node.lineno
+            if node.lineno <= line <= last and (found == (line, line) or last - node.lineno < found[1] - found[0]):
+                found = (node.lineno, last)
+        return found
+
+    def _tree(self, name: str) -> ast.Module | None:
+        if name not in self._trees:
+            try:
+                self._trees[name] = ast.parse("".join(linecache.getlines(name)))
+            except (SyntaxError, ValueError, RecursionError):
+                self._trees[name] = None
+        return self._trees[name]

@@ -1,0 +1,127 @@
+"""Where the training thread stands, looked up every few milliseconds by another thread.
+
+    ticks               ╷     ╷    ╷     ╷     ╷   ╷    ╷     at random times, some milliseconds apart
+    training thread  ──python──▌C call that keeps the GIL▐──torch op──
+    sampler             •     waits for the interpreter ─•    •      a look counts for all ticks since the last one
+
+Ticks are set beforehand and at random, not counted from the last look: looks that had to wait all end where such a call
+ends, and what follows within the next milliseconds would never be seen.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from itertools import accumulate, chain, repeat, starmap, takewhile
+from operator import attrgetter, itemgetter
+from typing import Any
+
+from autotune_trials.agent.observers.observer import Observer
+from autotune_trials.agent.observers.places import Spot
+from autotune_trials.measure.clock import NAMES
+from autotune_trials.protocol.evidence import Frames
+
+INTERVAL_S = 0.002  # a look takes some 20 µs: 1 % of one core
+# How soon the interpreter hands over to a waiting thread, while we watch. At its usual 5 ms every look into plain Python code
+# would slip to the next torch call, which gives the interpreter up by itself, and lines of Python would hardly be seen.
+SWITCH_S = 20e-6
+
+Key = tuple[int, int, int, int, int]  # iteration, phase, ids of the code objects with the line between them: hashing code is slow
+
+
+class SamplerObserver(Observer):
+    name = "frames"
+
+    def __init__(self, watch: Any) -> None:
+        super().__init__(watch)
+        self._target = threading.get_ident()
+        self._running = False
+        self._thread: threading.Thread | None = None
+        self._usual_switch_s: float | None = None
+        self._seen: dict[Key, list[Any]] = {}  # [seconds, spot, innermost code object]
+        self._failure = ""
+        self._spent = 0.0
+
+    def begin(self) -> None:
+        usual = sys.getswitchinterval()
+        self._usual_switch_s = usual
+        sys.setswitchinterval(min(usual, SWITCH_S))
+        self._running = True
+        self._thread = threading.Thread(target=self._look, name="autotune-sampler", daemon=True)
+        self._thread.start()
+
+    def end_iteration(self, iteration: Any) -> None:
+        if self._failure:
+            raise RuntimeError(self._failure)
+
+    def finish(self) -> dict[str, Any]:
+        self._running = False
+        if self._usual_switch_s is not None:
+            sys.setswitchinterval(self._usual_switch_s)
+        if self._thread is not None:
+            self._thread.join(1.0)
+        place = self.watch.places.place
+        return {
+            "frames": tuple(
+                Frames(key[0], NAMES[key[1]], place(spot), seconds, leaf_name(leaf))
+                for key, (seconds, spot, leaf) in sorted(self._seen.items(), key=lambda item: item[0])
+            ),
+            "sampler_s": self._spent,
+        }
+
+    def _look(self) -> None:
+        """The sampler's thread."""
+        seen, watch, places, clock = self._seen, self.watch, self.watch.places, time.perf_counter
+        jitter = random.Random().uniform  # a generator of our own: the job's is not touched
+        tick = clock()
+        try:
+            while self._running and not self.agent.stopped:
+                time.sleep(max(0.0, tick - clock()))
+                stack = stack_of(self._target)
+                now = clock()
+                if not stack:
+                    return  # the training thread has ended
+                leaf, spot = places.leaf(stack), places.innermost(stack)
+                key = (watch.index, self.agent.clock.phase, id(spot[0]), spot[1], id(leaf))
+                count = seen.setdefault(key, [0.0, spot, leaf])
+                while tick <= now:
+                    count[0] += INTERVAL_S
+                    tick += jitter(0.5, 1.5) * INTERVAL_S
+                self._spent += clock() - now
+        except Exception as error:  # told on the training thread
+            self._failure = f"{type(error).__name__}: {error}"
+
+
+def stack_of(thread: int) -> list[Spot]:
+    """Code and line of every frame of ``thread``, innermost first; [] if it has ended.
+
+    Done in one call that runs in C from beginning to end, during which the thread cannot go on. Step by step it could return from
+    a frame that is being looked at, and reading ``f_back`` then reads freed memory (seen as crashes, Python 3.11). Garbage
+    collection pauses in that call: the frame objects made there may start one, whose callbacks and finalizers are Python again and
+    let the thread go on (seen as a standstill). No frame is kept either: what its locals hold would live longer than meant.
+    """
+    first = map(itemgetter(thread), starmap(sys._current_frames, ((),)))
+    frames = takewhile(bool, accumulate(chain(first, repeat("f_back")), getattr))
+    spots = map(attrgetter("f_code", "f_lineno"), frames)
+    pause, resume = (gc.disable, gc.enable) if gc.isenabled() else (int, int)  # int() does nothing
+    try:
+        looks: Iterator[Any] = chain(starmap(pause, ((),)), spots, starmap(resume, ((),)))
+        return list(looks)[1:-1]
+    except KeyError:
+        resume()
+        return []
+
+
+def leaf_name(code: Any) -> str:
+    """``module.function`` of a code object, as far as its file tells the module."""
+    name = code.co_filename
+    for path in sorted(sys.path, key=len, reverse=True):
+        if path and name.startswith(path.rstrip("/") + "/"):
+            name = name[len(path.rstrip("/")) + 1 :]
+            break
+    module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return f"{module}.{getattr(code, 'co_qualname', code.co_name)}"

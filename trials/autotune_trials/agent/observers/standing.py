@@ -1,0 +1,86 @@
+"""What stands still while iterations go by: the optimizers, the loader, the models, memory, the CPU's governor.
+
+Asked once, when the window is over. Optimizers are also tried out: a few steps by each implementation torch has, on copies.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from autotune_spaces.machine import memory_gib
+from autotune_trials.agent.observers.observer import Observer
+from autotune_trials.agent.observers.optimizer_trial import try_out
+from autotune_trials.measure.machine_load import resident_gib
+
+
+class StandingObserver(Observer):
+    name = "settings"
+
+    def finish(self) -> dict[str, Any]:
+        return {
+            "optimizers": tuple(self._optimizer(control) for control in self.agent.live.controls),
+            "loader": self._loader(),
+            "models": tuple(_model(entry) for entry in self.agent.live.entries),
+            "memory": self._memory(),
+            "governors": governors(),
+        }
+
+    def _optimizer(self, control: Any) -> dict[str, Any]:
+        optimizer = control.optimizer
+        group = optimizer.param_groups[0] if optimizer.param_groups else {}
+        parameters = [p for g in optimizer.param_groups for p in g["params"]]
+        return {
+            "class": type(optimizer).__name__,
+            "foreach": group.get("foreach"), "fused": group.get("fused"), "capturable": group.get("capturable"),
+            "tensors": len(parameters), "parameters": sum(p.numel() for p in parameters),
+            "device": parameters[0].device.type if parameters else "",
+            "place": self._place(control.spot),
+            **try_out(self.agent, control),
+        }  # fmt: skip
+
+    def _loader(self) -> dict[str, Any]:
+        hooks = self.agent.loader_hooks
+        state = hooks.training_state if hooks is not None else None
+        if state is None:
+            return {}
+        settings = hooks.settings_in_force()
+        return {"place": self._place(state.spot), **(settings._asdict() if settings is not None else {})}
+
+    def _memory(self) -> dict[str, float]:
+        found = {"host_used_gib": resident_gib(), "host_total_gib": memory_gib()}
+        device = self.agent.live.cuda
+        if device is not None:
+            _, total = self.torch.cuda.mem_get_info(device)
+            found["device_used_gib"] = self.torch.cuda.max_memory_reserved(device) / 2**30
+            found["device_total_gib"] = total / 2**30
+        return found
+
+    def _place(self, spot: Any) -> dict[str, Any] | None:
+        if spot is None:
+            return None
+        place = self.watch.places.place(spot)
+        return {"file": place.file, "line": place.line, "function": place.function, "code": place.code, "own": place.own}
+
+
+def _model(entry: Any) -> dict[str, Any]:
+    module = entry.module
+    parameters = list(module.parameters())
+    return {
+        "class": type(getattr(module, "_orig_mod", module)).__name__,
+        "parameters": sum(p.numel() for p in parameters),
+        "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
+        "compiled": bool(entry.compiled),
+    }
+
+
+def governors() -> tuple[str, ...]:
+    """Of each CPU this process may use; () where Linux shows none."""
+    found = []
+    for cpu in sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else ():
+        try:
+            with open(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor", encoding="ascii") as file:
+                found.append(file.read().strip())
+        except (OSError, UnicodeDecodeError):
+            continue
+    return tuple(found)

@@ -1,0 +1,112 @@
+"""The watched window: runs the observers, and makes :class:`~autotune_trials.protocol.evidence.Evidence` of what they saw."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+from autotune_trials.agent.bootstrap import log
+from autotune_trials.agent.facts.job_facts import world_size
+from autotune_trials.agent.observers.all_calls import AllCalls
+from autotune_trials.agent.observers.compiles import CompileObserver
+from autotune_trials.agent.observers.iterations import IterationObserver
+from autotune_trials.agent.observers.observer import Observer
+from autotune_trials.agent.observers.padding import PaddingObserver
+from autotune_trials.agent.observers.pauses import PauseObserver
+from autotune_trials.agent.observers.places import Places
+from autotune_trials.agent.observers.reading import ReadingObserver
+from autotune_trials.agent.observers.sampler import SamplerObserver
+from autotune_trials.agent.observers.standing import StandingObserver
+from autotune_trials.protocol.evidence import Evidence
+
+OBSERVERS: tuple[type[Observer], ...] = (  # begun in this order, ended in reverse
+    StandingObserver,
+    PaddingObserver,  # reads its counts when AllCalls no longer watches such reading
+    ReadingObserver,
+    CompileObserver,
+    AllCalls,
+    PauseObserver,
+    SamplerObserver,
+    IterationObserver,
+)
+
+MOST = 20  # times watch_steps: iterations watched at most, so that evidence of a very quick job stays small
+
+
+class Watch:
+    """One watched window. Nothing in here raises into the job.
+
+    Attributes:
+        index: of the watched iteration that is running.
+        places: what is the job's own code.
+    """
+
+    def __init__(self, agent: Any) -> None:
+        self.agent, self.torch = agent, agent.torch
+        self.places = Places(agent.torch)
+        self.index = 0
+        self._observers: list[Observer] = []
+        self._blind: dict[str, str] = {}
+        self._began = 0.0
+        self._alone = True
+
+    def begin(self) -> None:
+        self._alone = world_size(self.torch) == 1
+        self.agent.patches.on_restore(self._abandon)
+        for kind in OBSERVERS:
+            try:
+                observer = kind(self)
+            except Exception:
+                self._blind[kind.name] = log.write_exception(f"watching {kind.name}").strip().splitlines()[-1]
+                continue
+            self._observers.append(observer)
+            try:
+                observer.begin()
+            except Exception:
+                self._drop(observer)
+        self._began = perf_counter()
+
+    def end_iteration(self, iteration: Any) -> bool:
+        """An iteration has ended; True if it was the last."""
+        for observer in tuple(self._observers):
+            try:
+                observer.end_iteration(iteration)
+            except Exception:
+                self._drop(observer)
+        self.index += 1
+        return self._full()
+
+    def finish(self) -> Evidence:
+        """Take everything back; what was seen."""
+        fields: dict[str, Any] = {"world_size": world_size(self.torch)}
+        for observer in reversed(self._observers):
+            try:
+                found = observer.finish()
+                self._blind.update(found.pop("blind", {}))
+                fields.update(found)
+            except Exception:
+                self._blind[observer.name] = log.write_exception(f"watching {observer.name}").strip().splitlines()[-1]
+        self._observers = []
+        return Evidence(**fields, blind=self._blind)
+
+    def _full(self) -> bool:
+        """Ranks must end at the same step, so several of them count steps and look at no clock."""
+        config = self.agent.config
+        if self.index < config.watch_steps:
+            return False
+        longest = perf_counter() - self._began >= config.watch_seconds or self.index >= MOST * config.watch_steps
+        return not self._alone or longest
+
+    def _abandon(self) -> None:
+        """The agent steps aside in the middle of the window."""
+        if self._observers:
+            self.finish()
+
+    def _drop(self, observer: Observer) -> None:
+        """The exception being handled is this observer's."""
+        self._blind[observer.name] = log.write_exception(f"watching {observer.name}").strip().splitlines()[-1]
+        self._observers.remove(observer)
+        try:
+            observer.finish()
+        except Exception:
+            log.write_exception(f"watching {observer.name}, stepping aside")

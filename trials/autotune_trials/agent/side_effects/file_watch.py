@@ -1,0 +1,133 @@
+"""Sees what the job writes, in every process of a trial, and has it noted before it happens (see recorder.py).
+
+    open, os.remove, os.rename, os.mkdir, …   Python's own audit events: nothing is replaced, the job calls what it always calls
+    torch.save, torch.jit.save, safetensors   write from C++ and Rust, which raise none    patches/saving.py, when they are imported
+    mlflow, wandb                             addresses given in the code                  trackers.py, when they are imported
+
+Only where the session has a ledger, which ``launch`` never has. An event that is not about writing costs a look-up in a dictionary.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from autotune_trials.agent.bootstrap import log
+from autotune_trials.file_restore.backups import CannotKeep
+from autotune_trials.file_restore.recorder import Ledger
+from autotune_trials.file_restore.scope import resolved
+
+_WRITES = os.O_WRONLY | os.O_RDWR
+ANEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+
+_ledger: Ledger | None = None
+_inside = threading.local()
+_LIBRARIES = (
+    ("torch.serialization", "patches.saving", "watch_torch_save"),
+    ("torch.jit._script", "patches.saving", "watch_torchscript"),
+    ("safetensors", "patches.saving", "watch_safetensors"),
+    ("mlflow.tracking._tracking_service.utils", "side_effects.trackers", "keep_mlflow_here"),
+    ("wandb", "side_effects.trackers", "keep_wandb_offline"),
+)
+
+
+def watch() -> None:
+    """Begin. An audit hook cannot be taken out again: it lasts as long as the process."""
+    global _ledger
+    if _ledger is not None:
+        return
+    _ledger = Ledger(os.path.join(log.directory(), "written"))
+    sys.addaudithook(_hook)
+    from autotune_trials.agent.bootstrap import import_hook
+
+    for module, part, name in _LIBRARIES:
+        import_hook.call(module, functools.partial(_run, part, name))
+
+
+def _run(part: str, name: str, module: Any) -> None:
+    """Call ``name`` of our module ``part``, which is imported only now: most processes need none of them."""
+    import importlib
+
+    getattr(importlib.import_module(f"autotune_trials.agent.{part}"), name)(module)
+
+
+def about_to_write(path: Any, flags: int = ANEW, checkpoint: bool = True) -> None:
+    """A library that raises no events is about to write the file ``path``.
+
+    Raises:
+        CannotKeep: it must not.
+    """
+    if isinstance(path, (str, bytes, os.PathLike)):
+        _note(lambda ledger: ledger.opens(resolved(path), flags, checkpoint))
+
+
+def _hook(event: str, args: tuple[Any, ...]) -> None:
+    handler = _HANDLERS.get(event)
+    if handler is not None:
+        handler(*args)
+
+
+def _note(what: Callable[[Ledger], None]) -> None:
+    """Have the ledger note something. What the ledger does itself raises events as well: those are passed over."""
+    if _ledger is None or getattr(_inside, "noting", False):
+        return
+    _inside.noting = True
+    try:
+        what(_ledger)
+    except CannotKeep:  # rather than lose a file of the user's
+        raise
+    except Exception:
+        log.write_exception("written")
+    finally:
+        _inside.noting = False
+
+
+def _on_open(path: Any, mode: Any, flags: Any) -> None:
+    if isinstance(flags, int) and flags & _WRITES and not isinstance(path, int):
+        _note(lambda ledger: ledger.opens(resolved(path), flags))
+
+
+def _on_remove(path: Any, folder: int = -1) -> None:
+    _note(lambda ledger: ledger.removes(resolved(path, folder, last=False)))
+
+
+def _on_rename(source: Any, target: Any, source_folder: int = -1, target_folder: int = -1) -> None:
+    _note(lambda ledger: ledger.renames(resolved(source, source_folder, last=False), resolved(target, target_folder, last=False)))
+
+
+def _on_mkdir(path: Any, mode: int = 0, folder: int = -1) -> None:
+    _note(lambda ledger: ledger.makes_directory(resolved(path, folder, last=False)))
+
+
+def _on_rmdir(path: Any, folder: int = -1) -> None:
+    _note(lambda ledger: ledger.removes_directory(resolved(path, folder, last=False)))
+
+
+def _on_truncate(path: Any, length: int = 0) -> None:
+    if not isinstance(path, int):
+        _note(lambda ledger: ledger.opens(resolved(path), os.O_WRONLY))
+
+
+def _on_link(source: Any, target: Any, source_folder: int = -1, target_folder: int = -1) -> None:
+    _note(lambda ledger: ledger.links(resolved(source, source_folder, last=False), resolved(target, target_folder, last=False)))
+
+
+def _on_symlink(source: Any, target: Any, folder: int = -1) -> None:
+    _note(lambda ledger: ledger.makes(resolved(target, folder, last=False)))
+
+
+_HANDLERS: dict[str, Callable[..., None]] = {
+    "open": _on_open,
+    "os.remove": _on_remove,
+    "os.rename": _on_rename,
+    "os.mkdir": _on_mkdir,
+    "os.rmdir": _on_rmdir,
+    "os.truncate": _on_truncate,
+    "os.link": _on_link,
+    "os.symlink": _on_symlink,
+}
+

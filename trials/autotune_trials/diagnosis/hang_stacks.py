@@ -1,0 +1,67 @@
+"""Where the processes of a job stand that makes no progress, and which of them the others wait for."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+
+from autotune_trials.agent.bootstrap.stack_dump import STACKS_SIGNAL
+from autotune_trials.diagnosis import classify
+from autotune_trials.paths import SessionPaths
+from autotune_trials.supervisor import process_tags, procfs
+
+PATIENCE_S = 1.0  # for all stacks to be written
+# The innermost frame of a rank in a collective call, or in the backward that runs one.
+WAITING = re.compile(r"/torch/(?:distributed|autograd|nn/parallel|_ops)", re.IGNORECASE)
+
+
+def save_stacks(paths: SessionPaths, mark: str, ranks: Mapping[int, int]) -> dict[str, list[str]]:
+    """Have every Python process of the session write its stacks; returns the main thread of every rank, by its name.
+
+    Before any rank is known, that of every process, the youngest first: a launcher is older than what it starts.
+
+    Args:
+        mark: of the session; a process without it is not asked.
+        ranks: rank -> process, as far as known.
+    """
+    pids = {p for p in classify.crumbs_of(paths).get("python", ()) if process_tags.mark_of(p) == mark}
+    pids = {p for p in pids if procfs.alive(p) and paths.stacks(p).exists()}  # else the signal would kill it
+    procfs.send(pids, STACKS_SIGNAL)
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline and any(not paths.stacks(p).stat().st_size for p in pids):
+        time.sleep(0.02)
+    time.sleep(0.05 if pids else 0.0)
+    named = {f"rank {rank}": pid for rank, pid in sorted(ranks.items()) if pid in pids}
+    named = named or {f"process {pid}": pid for pid in sorted(pids, reverse=True)}
+    return {who: main_thread(classify.read_tail(paths.stacks(pid))) for who, pid in named.items()}
+
+
+def main_thread(text: str) -> list[str]:
+    """The main thread's lines in a dump of faulthandler, which writes it last."""
+    return text[max(0, text.rfind("hread 0x") - 1) :].splitlines()
+
+
+def waits_for_others(lines: Sequence[str]) -> bool:
+    """The innermost frame of a stack (most recent call first) is a collective call, or the backward that runs one."""
+    frames = [line for line in lines if re.match(r'\s*File "', line)]
+    return bool(frames) and bool(WAITING.search(frames[0]))
+
+
+def culprit(stacks: Mapping[str, Sequence[str]]) -> str:
+    """Of processes that all stand still, the one that the others wait for; the first if that cannot be told."""
+    busy = [who for who, lines in stacks.items() if lines and not waits_for_others(lines)]
+    return busy[0] if busy else next(iter(stacks))
+
+
+def stacks_in_words(stacks: Mapping[str, Sequence[str]], most_lines: int) -> str:
+    """The main thread of every process, the culprit's first; one alone without its name."""
+    if len(stacks) < 2:
+        return "\n".join(line for lines in stacks.values() for line in list(lines)[:most_lines])
+    first = culprit(stacks)
+    each = max(6, most_lines // len(stacks))
+    parts = []
+    for who in sorted(stacks, key=lambda who: who != first):
+        doing = " (waits for others)" if waits_for_others(stacks[who]) else ""
+        parts.append("\n".join([f"{who}{doing}:", *list(stacks[who])[:each]]))
+    return "\n".join(parts)

@@ -1,0 +1,144 @@
+"""One report out of those of all ranks: rank 0's times, the samples of all, the mean of their losses.
+
+All ranks of a synchronous job take the same steps at the same time, so times are not averaged; each rank feeds its
+own samples, so those are added up. Each rank's loss is that of its own samples, and what the job's gradient descends is
+their mean: what it would log after an all-reduce.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from autotune_spaces.facts import JobFacts, LoaderFacts
+from autotune_trials.protocol.messages import BlockReport, Hello, Record, Window
+
+
+def merge_hellos(hellos: Mapping[int, Hello]) -> Hello:
+    """What the job is, from rank -> hello: rank 0's, with the samples of all and the memory of the smallest device."""
+    ordered = [hellos[rank] for rank in sorted(hellos)]
+    first, jobs = ordered[0], [h.job for h in ordered]
+    if len(ordered) == 1:
+        return first
+    job = replace(
+        first.job,
+        loader=_merged_loader([j.loader for j in jobs]),
+        samples_per_step=_samples_per_step(jobs),
+        ddp=tuple(replace(d, seen_static=all(_seen_static(j, at) for j in jobs)) for at, d in enumerate(first.job.ddp)),
+    )
+    memory_gib = min(h.machine.device_memory_gib for h in ordered)
+    return replace(first, job=job, machine=replace(first.machine, device_memory_gib=memory_gib))
+
+
+def merge_reports(reports: Mapping[int, BlockReport], device: str) -> BlockReport:
+    """The report of one block, from rank -> report. It failed if it failed on any rank."""
+    ordered = [reports[rank] for rank in sorted(reports)]
+    error = next((r.error for r in ordered if r.error), "")
+    windows = [r.window for r in ordered if r.window is not None]
+    return replace(
+        ordered[0],
+        window=merge_windows(windows, device) if len(windows) == len(ordered) and not error else None,
+        error=error,
+        no_effect=_no_effect({r: reports[r].no_effect for r in sorted(reports)}),
+        settled=all(r.settled for r in ordered),
+        skipped_steps=max(r.skipped_steps for r in ordered),
+        notes=_merged_notes([r.notes for r in ordered]),
+    )
+
+
+def merge_records(records: Mapping[int, Record], device: str) -> Record:
+    """The record of a run, from rank -> record: norms, metrics and fingerprint are those of rank 0."""
+    ordered = [records[rank] for rank in sorted(records)]
+    if len(ordered) == 1:
+        return ordered[0]
+    before = [r.samples_before for r in ordered if len(r.samples_before) == len(ordered[0].samples_before)]
+    return replace(
+        ordered[0],
+        window=merge_windows([r.window for r in ordered], device),
+        losses=mean_losses([r.losses for r in ordered]),
+        samples_before=tuple(map(sum, zip(*before, strict=True))) if len(before) == len(ordered) else ordered[0].samples_before,
+        no_effect=_no_effect({r: records[r].no_effect for r in sorted(records)}),
+        ended_early=any(r.ended_early for r in ordered),
+        notes={**ordered[0].notes, "ranks": len(ordered)},
+    )
+
+
+def merge_windows(windows: Sequence[Window], device: str) -> Window:
+    """Rank 0's times with the samples of all ranks.
+
+    Device memory is each device's own, so the largest counts; the resident sets of CPU ranks share one memory and add up.
+    """
+    first = windows[0]
+    if len(windows) == 1:
+        return first
+    memory = [w.peak_memory_gib for w in windows]
+    return replace(
+        first,
+        samples=_added([w.samples for w in windows]),
+        peak_memory_gib=max(memory) if device == "cuda" else sum(memory),
+        cpu_pressure=max(w.cpu_pressure for w in windows),
+        session_load=max(w.session_load for w in windows),  # each rank sees the processes of all that run on its machine
+        foreign_load=min(w.foreign_load for w in windows),  # all see the same machine; the others count their neighbours in
+    )
+
+
+def mean_losses(losses: Sequence[tuple[float | None, ...]]) -> tuple[float | None, ...]:
+    """Step by step the mean over those ranks that have a loss (of a pipeline, the last); as many steps as all have."""
+    steps = zip(*losses, strict=False)
+    return tuple(_mean([loss for loss in step if loss is not None]) for step in steps)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _added(samples: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    if all(len(s) == len(samples[0]) for s in samples):
+        return tuple(map(sum, zip(*samples, strict=True)))
+    own = sum(samples[0])  # one rank ended a step earlier: keep rank 0's pattern, scaled to everybody's mean
+    if not own:
+        return samples[0]
+    mean = sum(sum(s) / max(1, len(s)) for s in samples)
+    factor = mean * len(samples[0]) / own
+    return tuple(s * factor for s in samples[0])
+
+
+def _no_effect(by_rank: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
+    """Knobs that did nothing on any rank, with the rank where it is not all of them."""
+    found: dict[str, str] = {}
+    for knob in dict.fromkeys(k for reasons in by_rank.values() for k in reasons):
+        told = {rank: reasons[knob] for rank, reasons in by_rank.items() if knob in reasons}
+        rank, why = next(iter(told.items()))
+        found[knob] = why if len(told) == len(by_rank) else f"on rank {rank}: {why}"
+    return found
+
+
+def _merged_notes(notes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    if len(notes) == 1:
+        return dict(notes[0])
+    merged = {**notes[0], "ranks": len(notes)}
+    losses = [n["loss"] for n in notes if n.get("loss") is not None]
+    if losses:
+        merged["loss"] = math.fsum(losses) / len(losses)
+    if any("non_finite_losses" in n for n in notes):
+        merged["non_finite_losses"] = max(n.get("non_finite_losses", 0) for n in notes)
+    return merged
+
+
+def _merged_loader(loaders: Sequence[LoaderFacts | None]) -> LoaderFacts | None:
+    first = loaders[0]
+    if first is None:
+        return None
+    every = [loader.rank_samples if loader is not None else () for loader in loaders]
+    return replace(first, rank_samples=tuple(n for own in every for n in own) if all(every) else ())
+
+
+def _samples_per_step(jobs: Sequence[JobFacts]) -> float:
+    """Of all ranks together, where each counts its own."""
+    return sum(j.samples_per_step for j in jobs) if all(j.sample_unit == "samples" for j in jobs) else jobs[0].samples_per_step
+
+
+def _seen_static(job: JobFacts, at: int) -> bool:
+    return at < len(job.ddp) and job.ddp[at].seen_static

@@ -1,0 +1,105 @@
+"""The tuner's end of a session's socket: which processes have called, and what they have said, in the order in which it came."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import socket
+import struct
+from collections import deque
+from typing import Any
+
+from autotune_trials.session.agent_connection import Connection
+from autotune_trials.session.launch_environment import socket_directory
+from autotune_trials.session.masking import Masks
+
+
+class Switchboard:
+    """One selector, also for what others register with it. Nothing is heard but while :meth:`turn` runs."""
+
+    def __init__(self, masks: Masks) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.inbox: deque[tuple[Connection, Any]] = deque()
+        self.connections: list[Connection] = []
+        self.folder = self.address = ""  # of the socket, once somebody may call
+        self._masks = masks
+        self._listener: socket.socket | None = None
+
+    def listen(self, mark: str) -> None:
+        """Raises:
+        OSError: there can be no socket.
+        """
+        self.folder = socket_directory(mark)
+        self.address = os.path.join(self.folder, "s")
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self.address)
+        self._listener.listen(64)
+        self._listener.setblocking(False)
+        self.selector.register(self._listener, selectors.EVENT_READ, self._on_call)
+
+    def turn(self, timeout_s: float) -> None:
+        """Deal with what there is; wait for something at most that long."""
+        for key, _ in self.selector.select(timeout_s):
+            key.data(key.fileobj)
+
+    def drain(self) -> None:
+        """Read what the job sent before it ended."""
+        assert self._listener is not None
+        self._on_call(self._listener)
+        for connection in list(self.connections):
+            self._on_message(connection)
+
+    def send(self, connection: Connection, message: Any) -> None:
+        try:
+            connection.send(message)
+        except OSError:  # gone: the next look at it says so, and why
+            self.forget(connection)
+
+    def forget(self, connection: Connection) -> None:
+        """Hang up."""
+        connection.open = False
+        if connection in self.connections:
+            self.connections.remove(connection)
+            self.selector.unregister(connection.socket)
+            connection.socket.close()
+
+    def hang_up(self) -> None:
+        """On everybody."""
+        for connection in list(self.connections):
+            self.forget(connection)
+
+    def close(self) -> None:
+        self.hang_up()
+        if self._listener is not None:
+            self._listener.close()
+        self.selector.close()
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _on_call(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                caller, _ = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            if not _is_ours(caller):
+                caller.close()
+                continue
+            caller.setblocking(False)
+            connection = Connection(caller, self._masks)
+            self.connections.append(connection)
+            self.selector.register(caller, selectors.EVENT_READ, lambda _, connection=connection: self._on_message(connection))
+
+    def _on_message(self, connection: Connection) -> None:
+        self.inbox.extend((connection, message) for message in connection.receive())
+        if not connection.open:
+            self.forget(connection)
+
+
+def _is_ours(caller: socket.socket) -> bool:
+    """Whether a process of this user is at the other end. Its directory keeps others out already; should somebody open that, this does."""
+    if not hasattr(socket, "SO_PEERCRED"):  # not Linux
+        return True
+    credentials = caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1]) == os.geteuid()

@@ -1,0 +1,103 @@
+"""The part of a session that runs on another machine: its share of the command, whose ranks the session itself speaks with.
+
+    session ──▶ torchrun, node 0 ── rank 0, 1 ──────── socket ──▶ session
+                                                                    ▲ └ whoever relays (autotune/executors/cluster/relay.py)
+    outpost ──▶ torchrun, node 1 ── rank 2, 3 ── socket ── take() ──┘
+                                                    ▲───── give() ◀──
+"""
+
+from __future__ import annotations
+
+import itertools
+import select
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from autotune_trials.diagnosis import classify
+from autotune_trials.diagnosis.classify import Diagnosis
+from autotune_trials.protocol.messages import ELSEWHERE, Hello
+from autotune_trials.session.agent_connection import Connection
+from autotune_trials.session.session import Session
+
+SEND_S = 10.0  # for a rank to read what it is told
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What the ranks here said: (number of the connection, message), a message of None where it hung up; and how their command ended, if so."""
+
+    messages: Sequence[tuple[int, Any]] = ()
+    ended: Diagnosis | None = None
+
+
+class Outpost(Session):
+    """Started and closed as any session. :meth:`give` may be called while another thread is in :meth:`take`; :meth:`close` waits for it."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._turning = threading.RLock()
+        self._numbers: dict[Connection, int] = {}
+        self._count = itertools.count()
+        self._closing = False
+
+    def take(self, patience_s: float) -> Heard | None:
+        """What is new, after ``patience_s`` at the latest; None once it is closed."""
+        with self._turning:
+            if self.closed or self._closing:
+                return None
+            if not self.board.inbox:
+                self.board.turn(patience_s)
+            messages = [(self._number(connection), _from_elsewhere(message)) for connection, message in self.board.inbox]
+            self._note_training()
+            self.board.inbox.clear()
+            for connection in [c for c in self._numbers if not c.open]:
+                messages.append((self._numbers.pop(connection), None))
+            return Heard(messages, None if messages else self._ended())
+
+    def give(self, number: int, line: bytes) -> None:
+        """Tell a rank; an empty line: hang up."""
+        connection = next((c for c, n in list(self._numbers.items()) if n == number), None)
+        if connection is None:
+            return
+        try:
+            if not line:
+                connection.socket.shutdown(2)  # take() hears of it
+            while line:
+                select.select([], [connection.socket], [], SEND_S)
+                line = line[connection.socket.send(line) :]
+        except (OSError, ValueError):  # it is gone
+            return
+
+    def close(self) -> None:
+        self._closing = True
+        with self._turning:
+            super().close()
+
+    def _note_training(self) -> None:
+        for _, message in self.board.inbox:
+            if isinstance(message, Hello):
+                self.postmortem.trains(message.pid)
+
+    def _number(self, connection: Connection) -> int:
+        if connection not in self._numbers:
+            self._numbers[connection] = next(self._count)
+        return self._numbers[connection]
+
+    def _ended(self) -> Diagnosis | None:
+        if self.command.lost or self.command.error:
+            return Diagnosis("crash", self.command.lost or self.command.error, log_tail=classify.log_tail(self.paths))
+        status = self.command.exit_status
+        if status is None:
+            return None
+        return self.postmortem.after_exit(status, "the measurement was done")
+
+
+def _from_elsewhere(message: Any) -> Any:
+    return replace(message, pid=ELSEWHERE) if isinstance(message, Hello) else message
+
+
+def torchrun_variables(nodes: int, node: int, address: str, port: int) -> Mapping[str, str]:
+    """What torchrun is told on each of several nodes in the place of words: it reads an option from PET_<OPTION> (torch/distributed/argparse_util.py)."""
+    return {"PET_NNODES": str(nodes), "PET_NODE_RANK": str(node), "PET_MASTER_ADDR": address, "PET_MASTER_PORT": str(port)}

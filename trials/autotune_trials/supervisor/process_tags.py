@@ -1,0 +1,86 @@
+"""The mark that every process of a session carries in its environment, by which it is found wherever it has got to.
+
+A mark says which tuner it belongs to, so what a killed tuner left behind is known as such.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import time
+
+from autotune_trials.supervisor.procfs import alive, all_pids, send, stat_of
+
+MARK_VARIABLE = "AUTOTUNE_MARK"
+SWEEP_S = 5.0
+
+
+def new_mark() -> str:
+    """A session mark: which tuner it belongs to (pid namespace, pid, start time), and a random part."""
+    stat = stat_of(os.getpid())
+    return f"{_namespace()}-{os.getpid()}-{stat[2] if stat else 0}-{os.urandom(4).hex()}"
+
+
+def _namespace() -> str:
+    try:
+        return re.sub(r"\D", "", os.readlink("/proc/self/ns/pid")) or "0"
+    except OSError:
+        return "0"
+
+
+def is_stale(mark: str) -> bool:
+    """True if the tuner that made ``mark`` is gone. Marks of another pid namespace (a container) are never judged."""
+    found = re.fullmatch(r"(\d+)-(\d+)-(\d+)-[0-9a-f]+", mark)
+    if found is None or found.group(1) != _namespace():
+        return False
+    stat = stat_of(int(found.group(2)))
+    return stat is None or stat[0] in "ZX" or str(stat[2]) != found.group(3)
+
+
+def mark_of(pid: int) -> str:
+    """The session mark a process was started with, "" if it has none or may not be asked."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            found = re.search(rb"(?:^|\0)" + MARK_VARIABLE.encode() + rb"=([^\0]*)", file.read())
+    except OSError:
+        return ""
+    return found.group(1).decode(errors="replace") if found else ""
+
+
+def marked(mark: str) -> set[int]:
+    """Living processes carrying ``mark``, this one aside."""
+    return {pid for pid in all_pids() if pid != os.getpid() and mark_of(pid) == mark and alive(pid)}
+
+
+def sweep(mark: str, patience_s: float = SWEEP_S) -> int:
+    """Kill every process that carries ``mark``; returns how many there were."""
+    killed: set[int] = set()
+    deadline = time.monotonic() + patience_s
+    while left := marked(mark):
+        killed |= left
+        send(left, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    return len(killed)
+
+
+def sweep_stale(folders: tuple[str, ...] = ()) -> int:
+    """End what earlier tuners left behind after tuner and warden were both killed.
+
+    Args:
+        folders: directories in which session sockets are made; those of dead tuners (``autotune-<mark>-…``) are removed.
+    """
+    stale = {mark for mark in map(mark_of, all_pids()) if mark and is_stale(mark)}
+    for folder in folders:
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue
+        for name in names:
+            found = re.match(r"autotune-(\d+-\d+-\d+-[0-9a-f]+)-", name)
+            if found and is_stale(found.group(1)):
+                shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+    return sum(sweep(mark) for mark in stale)

@@ -1,0 +1,361 @@
+"""The process between the tuner and the user's command, there so that nothing outlives a session.
+
+    tuner ──socket──▶ warden ──fork──▶ command ──▶ workers, ranks, daemons …
+      │                 │ subreaper: whatever loses its parent becomes a child of the warden
+      └── dies ───▶ end of file on the socket: end everything, exit
+
+Ending is TERM to every process, a grace period, KILL, and a sweep by two independent traces: descent from the warden
+(a daemon that forked twice and left its process group still descends from it, since it is the subreaper) and the
+mark in the environment (for what got away from a warden that was killed itself).
+
+The warden also copies the command's output to the log files, keeping the first and the last part of each, so that a
+job that prints a gigabyte does not fill the disk.
+
+It runs isolated (:mod:`.isolated_python`): the standard library only, and of ours what needs nothing else.
+
+    tuner → warden   one line of JSON, the order (see :class:`Order`); later ``{"do": "stop", "grace_s": 2.0}``
+    warden → tuner   ``started`` (pid) or ``failed`` (text); ``exited`` (status); ``ended`` (killed, left)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from autotune_trials.supervisor.output_log import HEAD_BYTES, TAIL_BYTES, CappedLog, Masked
+from autotune_trials.supervisor.process_tags import SWEEP_S, marked
+from autotune_trials.supervisor.procfs import (
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_PDEATHSIG,
+    alive,
+    descendants,
+    find_prctl,
+    send,
+)
+
+SHM = "/dev/shm"
+CLEANERS = (b"resource_tracker", b"torch_shm_manager")  # they remove shared memory once their clients are gone
+CLEANERS_S = 0.5
+
+
+class Order(dict[str, Any]):
+    """What the tuner asks for: argv, cwd, env, mark, stdout, stderr (paths), crumbs (folder), remove (folder),
+    tuner_pid, grace_s, and optionally put_back (a command, to be given the processes that are left), secrets (texts kept out of
+    the logs), and head_bytes and tail_bytes of the logs."""
+
+
+class Warden:
+    def __init__(self, control: socket.socket, order: Order, rest: bytes = b"") -> None:
+        self._control, self._order, self._rest = control, order, rest
+        self._selector = selectors.DefaultSelector()
+        self._child = 0
+        self._status: int | None = None
+        self._stop = False
+        self._grace_s = float(order["grace_s"])
+        self._answer = True  # False once nobody listens
+        self._seen: set[int] = set()
+        self._before = _shared_memory()
+
+    def run(self) -> int:
+        """Start the command, wait until it is to end, end all of it. Returns the command's exit status (128 + signal)."""
+        self._listen_to_signals()
+        try:
+            self._start()
+        except OSError as error:
+            self._tell(event="failed", errno=error.errno, text=f"{error.strerror}: {error.filename or self._order['argv'][0]}")
+            return 127
+        self._tell(event="started", pid=self._child)
+        try:
+            while not self._stop:
+                self._turn(None)
+        finally:  # our own defect must not leave the command running
+            self._end()
+        status = self._status if self._status is not None else -signal.SIGKILL
+        return status if status >= 0 else 128 - status
+
+    # -- start
+
+    def _listen_to_signals(self) -> None:
+        """Handlers, never SIG_IGN, which the command would inherit."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        wake_read, wake_write = socket.socketpair()
+        for end in (wake_read, wake_write):
+            end.setblocking(False)
+        signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
+        self._wake = (wake_read, wake_write)
+
+        def stop(*_: object) -> None:
+            self._stop = True
+
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGTERM, stop)
+        self._selector.register(wake_read, selectors.EVENT_READ, self._on_signal)
+
+    def _start(self) -> None:
+        order, prctl = self._order, find_prctl()
+        if prctl:
+            prctl(PR_SET_CHILD_SUBREAPER, 1)
+        me = os.getpid()
+
+        def in_child() -> None:
+            if prctl:
+                prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != me:  # the warden died before the request was in
+                os._exit(1)
+            try:  # should memory run out, the kernel takes the job rather than its watchers
+                with open("/proc/self/oom_score_adj", "r+") as file:
+                    score = max(500, int(file.read()))
+                    file.seek(0)
+                    file.write(str(score))
+            except (OSError, ValueError):
+                pass
+
+        pipes = {name: os.pipe() for name in ("stdout", "stderr")}
+        try:
+            child = subprocess.Popen(
+                order["argv"], cwd=order["cwd"], env=order["env"], stdin=subprocess.DEVNULL,
+                stdout=pipes["stdout"][1], stderr=pipes["stderr"][1],
+                start_new_session=True, preexec_fn=in_child,
+            )  # fmt: skip
+        finally:
+            for _, write in pipes.values():
+                os.close(write)
+        child.returncode = 0  # reaped here, not by subprocess
+        self._child = child.pid
+        self._logs: dict[int, Masked] = {}
+        for name, (read, _) in pipes.items():
+            os.set_blocking(read, False)
+            _enlarge(read)
+            sizes = order.get("head_bytes", HEAD_BYTES), order.get("tail_bytes", TAIL_BYTES)
+            self._logs[read] = Masked(CappedLog(order[name], *sizes), order.get("secrets", []))
+            self._selector.register(read, selectors.EVENT_READ, self._on_output)
+        self._selector.register(self._control, selectors.EVENT_READ, self._on_control)
+        self._watch_tuner()
+
+    def _watch_tuner(self) -> None:
+        """A forked child of the tuner may hold the other end of the socket open: watch the tuner itself as well."""
+        pid = self._order["tuner_pid"]
+        try:
+            self._tuner = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._stop, self._answer = True, False
+            return
+        except (OSError, AttributeError):  # an old kernel: the socket alone must do
+            return
+        self._selector.register(self._tuner, selectors.EVENT_READ, self._on_tuner_gone)
+
+    # -- events
+
+    def _turn(self, timeout_s: float | None) -> None:
+        for key, _ in self._selector.select(timeout_s):
+            key.data(key.fd)
+
+    def _on_signal(self, fd: int) -> None:
+        try:
+            self._wake[0].recv(4096)
+        except BlockingIOError:
+            pass
+        self._reap()
+
+    def _on_tuner_gone(self, fd: int) -> None:
+        self._selector.unregister(fd)
+        self._stop, self._answer = True, False
+
+    def _on_output(self, fd: int) -> None:
+        self._copy(fd, 1)
+
+    def _copy(self, fd: int, chunks: int) -> None:
+        """Copy what is there from a pipe of the command to its log; forget the pipe at its end."""
+        for _ in range(chunks if fd in self._logs else 0):  # closed by an earlier event of the same turn
+            try:
+                data = os.read(fd, 1 << 16)
+            except BlockingIOError:
+                return
+            if not data:
+                self._selector.unregister(fd)
+                os.close(fd)
+                self._logs.pop(fd).close()
+                return
+            self._logs[fd].write(data)
+
+    def _on_control(self, fd: int) -> None:
+        try:
+            data = self._control.recv(1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            self._selector.unregister(fd)
+            self._stop, self._answer = True, False
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            if message.get("do") == "stop":
+                self._stop, self._grace_s = True, float(message.get("grace_s", self._grace_s))
+
+    def _reap(self) -> None:
+        """Collect ended children: the command, and orphans that came to us."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._seen.add(pid)
+            if pid == self._child:
+                for fd in list(self._logs):
+                    self._copy(fd, 256)  # what it wrote last (a pipe holds far less than 16 MiB)
+                    if fd in self._logs:  # a child of it still writes there
+                        self._logs[fd].flush()
+                self._status = os.waitstatus_to_exitcode(status)
+                self._tell(event="exited", status=self._status)
+
+    def _tell(self, **message: object) -> None:
+        if self._answer:
+            try:
+                self._control.sendall(json.dumps(message).encode() + b"\n")
+            except OSError:
+                self._answer = False
+
+    # -- the end
+
+    def _end(self) -> None:
+        tree = self._tree()
+        killed = 0
+        if tree:
+            send(tree, signal.SIGTERM)
+            send(tree, signal.SIGCONT)  # a stopped process hears TERM only when it goes on
+            if self._wait_until_gone(self._grace_s):
+                killed = self._kill()
+        self._reap()  # a command that ended at the same moment is not in the tree any more, and its status is not told yet
+        for fd in list(self._logs):
+            self._copy(fd, 256)
+        self._remove_shared_memory()
+        shutil.rmtree(self._order["remove"], ignore_errors=True)
+        self._listen_to_tuner()
+        self._put_back()
+        self._tell(event="ended", killed=killed, left=sorted(self._tree()))
+
+    def _listen_to_tuner(self) -> None:
+        """A tuner that was interrupted while it waited for us has hung up by now."""
+        try:
+            while self._control.recv(1 << 16, socket.MSG_DONTWAIT):
+                pass
+            self._answer = False
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._answer = False
+
+    def _put_back(self) -> None:
+        """What the job changed is put back by the tuner; by us if there is none any more."""
+        command = self._order.get("put_back")
+        if command and not self._answer:
+            left = map(str, sorted(self._tree()))
+            subprocess.run([*command, *left], stdin=subprocess.DEVNULL, check=False)
+
+    def _tree(self) -> set[int]:
+        found = descendants(os.getpid()) | marked(self._order["mark"])
+        self._seen |= found
+        return found
+
+    def _wait_until_gone(self, seconds: float, spare: bool = False) -> set[int]:
+        """Wait for the tree to end by itself, still copying its output; returns who is left."""
+        deadline = time.monotonic() + seconds
+        pause = 0.005
+        while True:
+            self._turn(pause)
+            self._reap()
+            left = descendants(os.getpid())
+            if spare:
+                left = {pid for pid in left if _is_cleaner(pid)}
+            if not left or time.monotonic() > deadline:
+                return left | (marked(self._order["mark"]) if not spare else set())
+            pause = min(0.05, pause * 1.5)
+
+    def _kill(self) -> int:
+        """KILL until nobody is left, those last who tidy up shared memory once the others are gone."""
+        killed: set[int] = set()
+        deadline = time.monotonic() + SWEEP_S
+        while (tree := self._tree()) and time.monotonic() < deadline:
+            cleaners = {pid for pid in tree if _is_cleaner(pid)}
+            others = tree - cleaners
+            killed |= others
+            send(others, signal.SIGKILL)
+            if not others:
+                self._wait_until_gone(CLEANERS_S, spare=True)
+                send(self._tree(), signal.SIGKILL)
+            self._wait_until_gone(0.02)
+        return len(killed)
+
+    def _remove_shared_memory(self) -> None:
+        """Delete segments (``torch_<pid>_…``) of this session's dead processes: a killed worker cannot do it itself."""
+        pids = self._seen | set(_crumb_pids(self._order["crumbs"]))
+        for name, pid in _shared_memory() - self._before:  # not an older one of a recycled pid
+            if pid in pids and not alive(pid):
+                try:
+                    os.unlink(os.path.join(SHM, name))
+                except OSError:
+                    pass
+
+
+def _shared_memory() -> set[tuple[str, int]]:
+    """Names of torch's segments, each with the process that made it."""
+    try:
+        names = os.listdir(SHM)
+    except OSError:
+        return set()
+    return {(name, int(found.group(1))) for name in names if (found := re.match(r"torch_(\d+)_", name))}
+
+
+def _crumb_pids(folder: str) -> Iterator[int]:
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        pid = name.rpartition("-")[2]
+        if pid.isdigit():
+            yield int(pid)
+
+
+def _is_cleaner(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            line = file.read()
+    except OSError:
+        return False
+    return any(word in line for word in CLEANERS)
+
+
+def _enlarge(pipe: int) -> None:
+    """A bigger pipe (1 MiB, the system's usual limit), so that a chatty job rarely waits for the copying."""
+    try:
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 1 << 20)
+    except (OSError, AttributeError):
+        pass
+
+
+def main() -> int:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.set_inheritable(False)
+    received = b""
+    while b"\n" not in received:
+        data = control.recv(1 << 20)
+        if not data:  # the tuner is gone already
+            return 1
+        received += data
+    line, _, rest = received.partition(b"\n")
+    return Warden(control, Order(json.loads(line)), rest).run()

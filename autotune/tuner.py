@@ -23,10 +23,10 @@ from autotune.explain.records import Explanation
 from autotune.job.configs import in_words, key_of, normalise, without
 from autotune.results import Confirmation, Interval, KnobGain, LossVerdict, Observation, Rejected, Result, Trial
 from autotune.secrets import mask_command
-from autotune.stages.bench import OVER, Bench
 from autotune.stages.budget import needed_s
 from autotune.stages.build_up import credit
 from autotune.stages.confirm import VARIANTS, confirm, out_of_time_text, sharpen, simplify
+from autotune.stages.context import OVER, RunContext
 from autotune.stages.converge import converge
 from autotune.stages.culprit import culprits
 from autotune.stages.explain import explain, trace_trials
@@ -55,25 +55,25 @@ class Proof:
     rejected: tuple[Rejected, ...]
 
 
-def tune(bench: Bench) -> Result:
+def tune(context: RunContext) -> Result:
     """Run every stage (or take it from the journal) and put the result together.
 
     Raises:
         BaselineError, HookError: the job itself cannot be measured.
         Interrupted: the user asked to stop; call again to resume.
     """
-    observation = observe(bench)
-    _foretell(bench, observation)
-    searched = search(bench, observation)
-    bench.stop.check()
+    observation = observe(context)
+    _warn_if_budget_is_short(context, observation)
+    searched = search(context, observation)
+    context.stop.check()
     trials = searched.trials
-    proof = prove(bench, observation, searched)
-    bench.stop.check()
-    explanation = _explained(bench, observation, proof, trials)
-    trace_trials(bench, trials)
-    disturbed = list(bench.journal.all("disturbed"))
+    proof = prove(context, observation, searched)
+    context.stop.check()
+    explanation = _explained(context, observation, proof, trials)
+    trace_trials(context, trials)
+    disturbed = list(context.journal.all("disturbed"))
     return Result(
-        name=bench.spec.name,
+        name=context.spec.name,
         verdict="tuned" if proof.winner else "keep-baseline",
         reason=proof.reason,
         speedup=proof.confirmation.speedup if proof.winner and proof.confirmation else NO_GAIN,
@@ -85,45 +85,45 @@ def tune(bench: Bench) -> Result:
         gains=proof.gains,
         rejected=proof.rejected,
         trials=trials,
-        wall_s=round(bench.journal.elapsed_s, 1),
-        environment=environment(bench, observation),
+        wall_s=round(context.journal.elapsed_s, 1),
+        environment=environment(context, observation),
         explanation=explanation,
         disturbed=len(disturbed),
         disturbed_why=disturbed[-1].data if disturbed else "",
     )
 
 
-def _foretell(bench: Bench, observation: Observation) -> None:
+def _warn_if_budget_is_short(context: RunContext, observation: Observation) -> None:
     """A budget too small for one proof is passed by it: said before, not after."""
-    needed, budget_s = needed_s(bench, observation), bench.spec.budget.minutes * 60
-    if bench.executor.lanes() is None and needed > OVER * budget_s:
-        bench.progress.note(
-            f"confirming one finalist needs about {duration_words(first_look_s(bench, observation))} of this job: a run that finds one will take "
-            f"about {duration_words(needed)}, more than budget.minutes ({bench.spec.budget.minutes:g}) allows"
+    needed, budget_s = needed_s(context, observation), context.spec.budget.minutes * 60
+    if context.executor.lanes() is None and needed > OVER * budget_s:
+        context.progress.note(
+            f"confirming one finalist needs about {duration_words(first_look_s(context, observation))} of this job: a run that finds one will take "
+            f"about {duration_words(needed)}, more than budget.minutes ({context.spec.budget.minutes:g}) allows"
         )
 
 
-def _explained(bench: Bench, observation: Observation, proof: Proof, trials: Sequence[Trial]) -> Explanation:
+def _explained(context: RunContext, observation: Observation, proof: Proof, trials: Sequence[Trial]) -> Explanation:
     """The explanation; should it fail, the verdict stands without it, and the traceback is kept.
 
     Raises:
         OSError: the disk is full, or read-only.
     """
     try:
-        explanation = explain(bench, observation, proof.winner)
-        return credit(bench, observation, explanation, proof.confirmation if proof.winner else None, proof.gains, trials)
+        explanation = explain(context, observation, proof.winner)
+        return credit(context, observation, explanation, proof.confirmation if proof.winner else None, proof.gains, trials)
     except AutotuneError:
         raise
     except Exception as error:
         if refused_by_disk(error):  # with room again, the same command can explain it
             raise
-        publish(bench.run_dir / EXPLAIN_ERROR, "".join(traceback.format_exception(error)))
+        publish(context.run_dir / EXPLAIN_ERROR, "".join(traceback.format_exception(error)))
         note = f"the result could not be explained ({type(error).__name__}: {error}); the traceback is in {EXPLAIN_ERROR}"
-        bench.progress.warning(note)
+        context.progress.warning(note)
         return Explanation(notes=(note,))
 
 
-def prove(bench: Bench, observation: Observation, searched: Searched) -> Proof:
+def prove(context: RunContext, observation: Observation, searched: Searched) -> Proof:
     """Confirm and check finalists until one stands."""
     trials = searched.trials
     queue = list(searched.finalists)
@@ -141,39 +141,39 @@ def prove(bench: Bench, observation: Observation, searched: Searched) -> Proof:
         if key_of(finalist) in seen:  # an earlier one has come down to it
             (variants or queue).pop(0)
             continue
-        if rejected and not variants and bench.out_of_time_at(key_of(finalist)):
-            left_out = Rejected(finalist, f"not tried in fresh processes: {out_of_time_text(bench)}")
+        if rejected and not variants and context.out_of_time_at(key_of(finalist)):
+            left_out = Rejected(finalist, f"not tried in fresh processes: {out_of_time_text(context)}")
             return Proof({}, f"{rejected[-1].reason}, no other finalist was tried", last, loss, gains, (*rejected, left_out))
         (variants or queue).pop(0)
-        bench.progress.stage("confirm", f"finalist: {in_words(finalist, observation.defaults)}")
-        config, gains = simplify(bench, observation, finalist, trials, candidate.gains)
+        context.progress.stage("confirm", f"finalist: {in_words(finalist, observation.defaults)}")
+        config, gains = simplify(context, observation, finalist, trials, candidate.gains)
         if not config or key_of(config) in seen:
             continue
         seen.add(key_of(config))
         label = f"confirm{len(seen)}"
-        pairs = Pairs(bench, config, {}, label)
-        last, loss = confirm(bench, observation, config, pairs), NOT_NEEDED
+        pairs = Pairs(context, config, {}, label)
+        last, loss = confirm(context, observation, config, pairs), NOT_NEEDED
         if not last.adopted:
             rejected.append(Rejected(config, f"not proven faster: {last.reason}"))
             continue
-        loss = converge(bench, config, pairs)
+        loss = converge(context, config, pairs)
         if loss.verdict == "unchanged":
-            last = sharpen(bench, observation, last, label)
+            last = sharpen(context, observation, last, label)
             if not last.adopted:
                 rejected.append(Rejected(config, f"not proven faster: {last.reason}"))
                 continue
             return Proof(config, "faster, and training converges the same way", last, loss, gains, tuple(rejected))
-        found = culprits(bench, observation, config, pairs) if loss.verdict != "no-proof" else {}
+        found = culprits(context, observation, config, pairs) if loss.verdict != "no-proof" else {}
         rejected.append(Rejected(config, _why_not(loss, found)))
-        milder = (_without_others(v, observation, bench, gains) for v in _milder(bench, config, loss, found))
+        milder = (_without_others(v, observation, context, gains) for v in _milder(context, config, loss, found))
         variants = [*milder, *variants]
     reason = rejected[-1].reason if rejected else "all changes were reverted: none helped on its own"
     return Proof({}, reason, last, loss, gains, tuple(rejected))
 
 
-def _without_others(config: Config, observation: Observation, bench: Bench, gains: Sequence[KnobGain]) -> Finalist:
+def _without_others(config: Config, observation: Observation, context: RunContext, gains: Sequence[KnobGain]) -> Finalist:
     """A milder variant, with what is known of its knobs."""
-    clean = normalise(config, observation.defaults, bench.spec.search_space)
+    clean = normalise(config, observation.defaults, context.spec.search_space)
     return Finalist(clean, tuple(gain for gain in gains if not gain.kept or gain.knob in clean))
 
 
@@ -187,11 +187,11 @@ def _why_not(loss: LossVerdict, found: Mapping[str, LossVerdict]) -> str:
 
 
 def _milder(
-    bench: Bench, config: Config, loss: LossVerdict, found: Mapping[str, LossVerdict]
+    context: RunContext, config: Config, loss: LossVerdict, found: Mapping[str, LossVerdict]
 ) -> list[dict[str, Value]]:
     """What of ``config`` may still stand: without the culprits; if there is none, without the knob most likely to
     have changed the loss, then without all that can."""
-    space = bench.spec.search_space
+    space = context.spec.search_space
     suspects = sorted((n for n in config if space[n].numerics is not Numerics.EXACT), key=lambda n: -space[n].numerics.severity)
     if found:
         variants = [without(config, *found)]
@@ -216,7 +216,7 @@ def _why_nothing(observation: Observation, trials: Sequence[Trial]) -> str:
     return f"none of {len(trials)} configurations was more than 2 % faster; the best was {best.speedup:.2f}x ({in_words(best.config)})"
 
 
-def environment(bench: Bench, observation: Observation) -> dict[str, Any]:
+def environment(context: RunContext, observation: Observation) -> dict[str, Any]:
     """Hardware and software the figures belong to."""
     from autotune_spaces.codec import encode
 
@@ -226,9 +226,9 @@ def environment(bench: Bench, observation: Observation) -> dict[str, Any]:
             packages[name] = version(name)
         except PackageNotFoundError:
             continue
-    return {**bench.executor.about(), "machine": encode(observation.machine), "packages": packages, "seed": bench.seed,
-            "command": mask_command(bench.spec.command), "workdir": str(bench.spec.workdir),
-            "job_file": "" if bench.spec.source is None else str(bench.spec.source), "planned_steps": bench.spec.planned_steps,
-            "budget": {"minutes": bench.spec.budget.minutes, "trials": bench.spec.budget.trials}}
+    return {**context.executor.about(), "machine": encode(observation.machine), "packages": packages, "seed": context.seed,
+            "command": mask_command(context.spec.command), "workdir": str(context.spec.workdir),
+            "job_file": "" if context.spec.source is None else str(context.spec.source), "planned_steps": context.spec.planned_steps,
+            "budget": {"minutes": context.spec.budget.minutes, "trials": context.spec.budget.trials}}
 
 

@@ -36,7 +36,7 @@ from autotune.job.configs import in_words, normalise
 from autotune.job.load import load_job
 from autotune.journal import Journal
 from autotune.report.terminal import open_progress
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.stages.live import LiveComparison
 from autotune.stages.observe import choose_knobs
 from autotune.tracking import open_tracker
@@ -83,11 +83,11 @@ def compare(job: str, count: int, rounds: int) -> Compared:
         run_dir, begin = Path(folder), time.monotonic()
         journal = Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic() - begin)
         with closing(journal), closing(LocalExecutor(spec, run_dir)) as executor, open_progress("quiet", 0) as progress:
-            bench = Bench(spec, executor, journal, progress, open_tracker(None, "bench", run_dir, True), run_dir)
+            context = RunContext(spec, executor, journal, progress, open_tracker(None, "bench", run_dir, True), run_dir)
             begin = time.monotonic()
-            with LiveComparison(bench) as live:
+            with LiveComparison(context) as live:
                 live.reference({})
-                configs = configurations(bench, live, count)
+                configs = configurations(context, live, count)
                 executor.loader_key = live.session.job.loader.key if live.session.job.loader else ""
                 levels = [live.cost({}, live.block({})) for _ in range(4)]
                 by_live = [live.compare(c, {}, prune=False).ratio.estimate for c in configs]
@@ -109,13 +109,13 @@ def compare(job: str, count: int, rounds: int) -> Compared:
     )  # fmt: skip
 
 
-def configurations(bench: Bench, live: LiveComparison, count: int) -> list[dict]:
+def configurations(context: RunContext, live: LiveComparison, count: int) -> list[dict]:
     """Some configurations of the job's live knobs, drawn from all of them."""
-    domains, defaults, _ = choose_knobs(bench, live.session.machine, live.session.job)
-    names = [n for n in KNOBS if n in domains and bench.spec.search_space[n].scope is Scope.LIVE]
+    domains, defaults, _ = choose_knobs(context, live.session.machine, live.session.job)
+    names = [n for n in KNOBS if n in domains and context.spec.search_space[n].scope is Scope.LIVE]
     every: list[dict] = []
     for values in itertools.product(*(domains[n] for n in names)):
-        config = normalise(dict(zip(names, values, strict=True)), defaults, bench.spec.search_space)
+        config = normalise(dict(zip(names, values, strict=True)), defaults, context.spec.search_space)
         if config and config not in every:
             every.append(config)
     return random.Random(0).sample(every, min(count, len(every)))

@@ -38,7 +38,7 @@ from autotune.job.spec import JobSpec
 from autotune.journal import Journal
 from autotune.report.terminal import open_progress
 from autotune.search import proposer, stopping
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.stages.observe import observe
 from autotune.stages.search import search
 from autotune.tracking import open_tracker, records, sync
@@ -209,8 +209,8 @@ def run(spec: JobSpec, run_dir: Path, mlflow: bool, meters: dict[str, Meter], ma
     with closing(journal), open_progress("quiet", 1e6) as progress, no_plateau():
         records.begin(tracker, spec, run_dir)
         tracker.trial = meters["tracking"].around(tracker.trial)  # type: ignore[method-assign]
-        bench = Bench(spec, executor, journal, progress, tracker, run_dir)
-        observation = observe(bench)
+        context = RunContext(spec, executor, journal, progress, tracker, run_dir)
+        observation = observe(context)
 
         def after_trial(*args: Any) -> None:
             marks.ended_s.append(time.perf_counter())
@@ -223,7 +223,7 @@ def run(spec: JobSpec, run_dir: Path, mlflow: bool, meters: dict[str, Meter], ma
             meter.total_s, meter.calls = 0.0, 0
         REQUESTS.calls = executor.report_bytes = 0
         marks.began_s, marks.cpu_s = time.perf_counter(), -time.process_time()
-        search(bench, observation)
+        search(context, observation)
         marks.cpu_s += time.process_time()
         records.finish(tracker, "FINISHED")
     return executor

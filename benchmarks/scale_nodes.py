@@ -32,7 +32,7 @@ from autotune.executors.cluster.executor import RayExecutor
 from autotune.job.load import load_job
 from autotune.journal import Journal
 from autotune.report.terminal import open_progress
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.stages.observe import observe
 from autotune.stages.search import search
 from autotune.tracking import open_tracker
@@ -101,12 +101,12 @@ def measure(nodes: int, options: argparse.Namespace, address: str, folder: Path)
     spec, run_dir, began = load_job(folder / "job.yaml"), folder / "run", time.monotonic()
     journal = Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic() - began)
     with closing(journal), open_progress("quiet", 1e6) as progress, no_plateau(), closing(RayExecutor(spec, run_dir, say=str)) as executor:
-        bench = Bench(spec, executor, journal, progress, open_tracker(None, "nodes", run_dir), run_dir)
-        observation = observe(bench)
+        context = RunContext(spec, executor, journal, progress, open_tracker(None, "nodes", run_dir), run_dir)
+        observation = observe(context)
         wait_for(executor, nodes)
         with counted() as count:
             began, cpu_s = time.monotonic(), cpu_seconds()
-            trials = search(bench, observation)
+            trials = search(context, observation)
             wall_s, cpu_s = time.monotonic() - began, cpu_seconds() - cpu_s
     places = {trial.node for trial in trials}
     assert len(places) == nodes and {trial.state for trial in trials} == {"complete"}, (places, [trial.state for trial in trials])

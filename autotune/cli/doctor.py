@@ -101,7 +101,7 @@ def _knobs(machine: Machine) -> list[dict[str, Any]]:
     import sys
     from dataclasses import replace
 
-    from autotune_spaces.base import Start, Withdrawn
+    from autotune_spaces.base import NotApplicable, Start
     from autotune_spaces.knobs import get, names
 
     job, rows = _ordinary_job(machine), []
@@ -110,7 +110,7 @@ def _knobs(machine: Machine) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"knob": name, "values": [], "out": ""}
         try:
             row["values"] = list(get(name).domain(machine, replace(job, surveys={name: get(name).survey(start)})).values)
-        except Withdrawn as reason:
+        except NotApplicable as reason:
             row["out"] = str(reason)
         rows.append(row)
     return rows

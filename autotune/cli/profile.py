@@ -98,7 +98,7 @@ def profile_job(
     from autotune.report.profile import status, write_profile
     from autotune.report.terminal import QuietProgress
     from autotune.results import Profile
-    from autotune.stages.bench import Bench
+    from autotune.stages.context import RunContext
     from autotune.stages.profile import explain_alone
     from autotune.tracking.untracked import Untracked
     from autotune.tuner import environment
@@ -110,12 +110,12 @@ def profile_job(
         told_of_the_disk(directory, "run it again"), closing(journal), status(spec.name, shown) as say,
         closing(open_executor(spec, directory, journal, say, say)) as executor,
     ):  # fmt: skip
-        bench = Bench(spec, executor, journal, QuietProgress(), Untracked(), directory, nsight=tools, nvtx_modules=nvtx_modules)
-        observation, explanation, record = explain_alone(bench, config)
+        context = RunContext(spec, executor, journal, QuietProgress(), Untracked(), directory, nsight=tools, nvtx_modules=nvtx_modules)
+        observation, explanation, record = explain_alone(context, config)
         notes = (*explanation.notes, *(str(record.notes[key]) for key in ("nvtx_modules",) if key in record.notes))
         found = Profile(
             spec.name, config, observation, replace(explanation, notes=notes), round(time.monotonic() - began, 1),
-            environment(bench, observation), dict(record.no_effect), summary(directory, spec.workdir),
+            environment(context, observation), dict(record.no_effect), summary(directory, spec.workdir),
         )  # fmt: skip
     with told_of_the_disk(directory, "run it again"):
         write_profile(found, directory)

@@ -85,7 +85,7 @@ def _tune_job(
     from autotune.journal import Journal
     from autotune.report.result_file import load_result, write_result
     from autotune.report.terminal import open_progress
-    from autotune.stages.bench import Bench, Stop, interrupted
+    from autotune.stages.context import RunContext, Stop, interrupted
     from autotune.tracking import open_tracker, preflight, records
     from autotune.tuner import tune
 
@@ -114,7 +114,7 @@ def _tune_job(
             stop.listening(progress),
         ):  # fmt: skip
             try:
-                result = tune(Bench(spec, executor, journal, progress, tracker, run_dir, seed, stop, tools))
+                result = tune(RunContext(spec, executor, journal, progress, tracker, run_dir, seed, stop, tools))
             except (BaselineError, HookError):
                 stop.check()  # who stops the run as a whole, as clusters do, ends its job too: that is not the job's failure
                 raise

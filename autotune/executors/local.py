@@ -32,7 +32,7 @@ from autotune.job.command import placeholders
 from autotune.job.configs import held_choices, in_words, started_with
 from autotune.job.spec import JobSpec
 from autotune.secrets import secret_texts
-from autotune_spaces.base import Config, Knob, Start, Value, Withdrawn
+from autotune_spaces.base import Config, Knob, NotApplicable, Start, Value
 from autotune_trials.file_restore.restore import leftovers
 from autotune_trials.measure.profiler import STACK_STEPS
 from autotune_trials.paths import SessionPaths
@@ -239,7 +239,7 @@ class LocalExecutor(Executor):
         before, choices = replace(self._job_start(), argv=tuple(argv)), self._process_choices(process_config)
         try:
             start = self._preparation.start(before, choices)
-        except Withdrawn as reason:
+        except NotApplicable as reason:
             raise SessionFailed("crash", f"{in_words(process_config)} cannot be prepared: {reason}") from None
         asked = {name for knob, value in choices for name in knob.environment(value)}
         overrides = {name: text for name, text in start.env.items() if name in asked or before.env.get(name) != text}

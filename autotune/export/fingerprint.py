@@ -20,7 +20,7 @@ from typing import Any
 
 from autotune.export.tuned import TunedConfig
 from autotune_spaces import machine as machines
-from autotune_spaces.base import Knob, Start, Withdrawn
+from autotune_spaces.base import Knob, NotApplicable, Start
 from autotune_spaces.facts import DdpFacts, JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
 from autotune_spaces.knobs import create
 
@@ -128,7 +128,7 @@ def obstacles(tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = 
         willing = replace(willing, surveys={name: knob.survey(start)}, backwards_per_step=accumulates, models=(varying,))
         try:
             knob.candidates(now, willing)
-        except Withdrawn as reason:
+        except NotApplicable as reason:
             found[name] = str(reason)
             continue
         trouble = knob.unusable(choice.value, now, willing)

@@ -27,7 +27,7 @@ from pathlib import Path
 from autotune.errors import InputError
 from autotune.export.tuned import TunedConfig
 from autotune.job.command import fill
-from autotune_spaces.base import Knob, Scope, Start, Value, Withdrawn
+from autotune_spaces.base import Knob, NotApplicable, Scope, Start, Value
 from autotune_spaces.codec import encode
 from autotune_spaces.knobs import create
 from autotune_spaces.knobs.via import is_shell
@@ -108,7 +108,7 @@ def _prepared(start: Start, knobs: Mapping[str, Knob], values: Mapping[str, Valu
             continue
         try:
             start = (preparation or Preparation()).start(start, [(knob, values[name])])
-        except Withdrawn as reason:
+        except NotApplicable as reason:
             raise InputError(
                 f"{name}={values[name]} cannot be set here: {reason}", where=f"knobs.{name}", expected="a machine like the one it was tuned on",
                 remedy=f"tune again here, or take {name} out of the file",

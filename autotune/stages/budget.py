@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from autotune.results import Observation
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.stages.fresh import FEWEST_PAIRS, first_look_s, pair_s
 
 SEARCH_SHARE = 0.55  # of the budget at most: beyond it a live search learns little that fresh processes do not tell better
@@ -21,10 +21,10 @@ EXPLAIN_STARTS, EXPLAIN_S = 4, 30.0  # starts of the job and seconds beside them
 FEWEST_SHARE = 0.15  # of the budget is searched however long a proof takes: an answer without a search is none
 
 
-def proof_begins_s(bench: Bench, observation: Observation, gain: float = 0.0) -> float:
+def proof_begins_s(context: RunContext, observation: Observation, gain: float = 0.0) -> float:
     """Seconds into the run at which the proof of a finalist has to begin. ``gain``: its log speed-up as it is known until now."""
     pairs = PAIRS_KEPT if gain < CLEAR else FEWEST_PAIRS
-    return bench.spec.budget.minutes * 60 - explain_s(observation) - pairs * pair_s(bench, observation, gain)
+    return context.spec.budget.minutes * 60 - explain_s(observation) - pairs * pair_s(context, observation, gain)
 
 
 def explain_s(observation: Observation) -> float:
@@ -32,13 +32,13 @@ def explain_s(observation: Observation) -> float:
     return EXPLAIN_STARTS * observation.startup_s + EXPLAIN_S
 
 
-def needed_s(bench: Bench, observation: Observation) -> float:
+def needed_s(context: RunContext, observation: Observation) -> float:
     """About how long a run takes, in seconds, that finds something and proves it at the first look."""
-    return search_ends_s(bench, observation, bench.journal.elapsed_s) + first_look_s(bench, observation) + explain_s(observation)
+    return search_ends_s(context, observation, context.journal.elapsed_s) + first_look_s(context, observation) + explain_s(observation)
 
 
-def search_ends_s(bench: Bench, observation: Observation, began_s: float, gain: float = 0.0) -> float:
+def search_ends_s(context: RunContext, observation: Observation, began_s: float, gain: float = 0.0) -> float:
     """Seconds into the run at which the live search that began at ``began_s`` ends at the latest. ``gain``: log speed-up of what it has found."""
-    budget_s = bench.spec.budget.minutes * 60
-    end_s = min(SEARCH_SHARE * budget_s, proof_begins_s(bench, observation, gain))
+    budget_s = context.spec.budget.minutes * 60
+    end_s = min(SEARCH_SHARE * budget_s, proof_begins_s(context, observation, gain))
     return max(end_s, began_s + FEWEST_SHARE * budget_s)

@@ -23,7 +23,7 @@ from autotune.explain.records import BuildUp, Explanation
 from autotune.job.configs import key_of, normalise
 from autotune.job.spec import SearchSpace
 from autotune.results import Confirmation, Interval, KnobGain, Observation, Trial
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.stages.kept_session import BlockFailed
 from autotune.stages.live import LiveComparison
 from autotune.verdict.speedup import LogRatio
@@ -46,7 +46,7 @@ class Step:
 
 
 def credit(
-    bench: Bench, observation: Observation, explanation: Explanation, confirmation: Confirmation | None,
+    context: RunContext, observation: Observation, explanation: Explanation, confirmation: Confirmation | None,
     gains: Sequence[KnobGain], trials: Sequence[Trial],
 ) -> Explanation:
     """``explanation`` with what each knob has to do with the result. ``confirmation``: of the winner; None: baseline kept."""
@@ -55,21 +55,21 @@ def credit(
     notes = [f"knob importance: {why_none}"] if why_none and trials else []
     steps: tuple[BuildUp, ...] = ()
     if confirmation is not None:
-        steps, said = build_up(bench, observation, confirmation, gains, trials)
+        steps, said = build_up(context, observation, confirmation, gains, trials)
         notes += said
     wall_s = round(explanation.wall_s + time.monotonic() - began, 1)
     return replace(explanation, build_up=steps, importance=shares, wall_s=wall_s, notes=(*explanation.notes, *notes))
 
 
 def build_up(
-    bench: Bench, observation: Observation, confirmation: Confirmation, gains: Sequence[KnobGain], trials: Sequence[Trial]
+    context: RunContext, observation: Observation, confirmation: Confirmation, gains: Sequence[KnobGain], trials: Sequence[Trial]
 ) -> tuple[tuple[BuildUp, ...], list[str]]:
     """(the steps from the baseline to the confirmed figure, what is to be said about them)."""
-    space = bench.spec.search_space
+    space = context.spec.search_space
     own = own_gains(confirmation.config, gains, trials)
     steps = prefixes(confirmation.config, own, observation.defaults, space)
     live = [s for s in steps[:-1] if all(space[name].scope_of(v) is Scope.LIVE for name, v in s.config.items())]
-    measured, notes = _measure(bench, observation, live, trials)
+    measured, notes = _measure(context, observation, live, trials)
     found: list[tuple[Step, Interval | None, str]] = []
     for index, step in enumerate(steps[:-1]):
         key = key_of(step.config)
@@ -141,24 +141,24 @@ def joined(found: Sequence[tuple[Step, Interval | None, str]]) -> tuple[BuildUp,
 
 
 def _measure(
-    bench: Bench, observation: Observation, steps: Sequence[Step], trials: Sequence[Trial]
+    context: RunContext, observation: Observation, steps: Sequence[Step], trials: Sequence[Trial]
 ) -> tuple[dict[str, LogRatio], list[str]]:
     """key of a prefix -> log ratio against the baseline, all in one live session; what a resumed run knows is not repeated."""
     known: dict[str, LogRatio] = {}
     for step in steps:
-        stored = bench.journal.find("build-up", key_of(step.config))
+        stored = context.journal.find("build-up", key_of(step.config))
         if stored is not None:
             known[key_of(step.config)] = decode(LogRatio, stored)
     missing = [step for step in steps if key_of(step.config) not in known]
-    if not missing or bench.spec.traces == "none":
+    if not missing or context.spec.traces == "none":
         return known, []
     expected_s = observation.startup_s + sum(_expected_s(step.config, trials) for step in missing)
-    if bench.out_of_time() or expected_s > SHARE * bench.journal.elapsed_s:
+    if context.out_of_time() or expected_s > SHARE * context.journal.elapsed_s:
         return known, [TOO_LITTLE_TIME]
     own = observation.anatomy
-    with LiveComparison(bench, noise=observation.noise, room=own.iterations, own_memory_gib=own.peak_memory_gib) as live:
+    with LiveComparison(context, noise=observation.noise, room=own.iterations, own_memory_gib=own.peak_memory_gib) as live:
         for step in missing:
-            bench.progress.measuring("build-up", step.config)
+            context.progress.measuring("build-up", step.config)
             try:
                 ratio = live.compare(step.config, {}, prune=False).ratio
             except BlockFailed as failure:
@@ -166,8 +166,8 @@ def _measure(
             except (SessionFailed, BaselineError) as failure:
                 return known, [f"the build-up of the gain could not be measured: {failure}"]
             known[key_of(step.config)] = ratio
-            bench.journal.append("build-up", key_of(step.config), encode(ratio))
-            bench.stop.check()
+            context.journal.append("build-up", key_of(step.config), encode(ratio))
+            context.stop.check()
     return known, []
 
 

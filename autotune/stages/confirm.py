@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of, process_part, without
 from autotune.results import Confirmation, Interval, KnobGain, Observation, Trial
-from autotune.stages.bench import KILLS, OVER, Bench
 from autotune.stages.budget import explain_s
+from autotune.stages.context import KILLS, OVER, RunContext
 from autotune.stages.fresh import needs_fresh_process, pair_s
 from autotune.stages.kept_session import BlockFailed
 from autotune.stages.live import LiveComparison
@@ -29,7 +29,7 @@ FRESH_DROP_PAIRS = (2, 3)  # of fresh processes, for a knob that needs them: thr
 
 
 def simplify(
-    bench: Bench, observation: Observation, config: Config, trials: Sequence[Trial], settled: Sequence[KnobGain] = ()
+    context: RunContext, observation: Observation, config: Config, trials: Sequence[Trial], settled: Sequence[KnobGain] = ()
 ) -> tuple[dict[str, Value], tuple[KnobGain, ...]]:
     """Drop each knob in turn, least promising first; returns (what remains, what each knob was found to give).
 
@@ -38,31 +38,31 @@ def simplify(
     Args:
         settled: what is known already: these knobs are not dropped again.
     """
-    stored = bench.journal.find("simplified", key_of(config))
+    stored = context.journal.find("simplified", key_of(config))
     if stored is not None:
         return stored["config"], tuple(decode(KnobGain, g) for g in stored["gains"])
     kept, gains = dict(config), list(settled)
     known = {gain.knob for gain in settled}
-    process, own = process_part(config, bench.spec.search_space), observation.anatomy
-    with LiveComparison(bench, process, observation.noise, own.iterations, own.peak_memory_gib) as live:
+    process, own = process_part(config, context.spec.search_space), observation.anatomy
+    with LiveComparison(context, process, observation.noise, own.iterations, own.peak_memory_gib) as live:
         for name in _least_promising_first(config, trials):
             if name not in kept or name in known:
                 continue  # went together with the knob it depends on
             tried = _trial_gain(kept, trials)
-            gain = tried if tried is not None else _gain(bench, live, observation, kept, name, trials)
-            worth = _worth(bench, observation, gain, _start_up_s(bench, name, kept, trials), last=len(kept) == 1)
+            gain = tried if tried is not None else _gain(context, live, observation, kept, name, trials)
+            worth = _worth(context, observation, gain, _start_up_s(context, name, kept, trials), last=len(kept) == 1)
             # beside a confirmed figure of the very same knob, a live one would only confuse
             shown = _interval(gain) if gain is not None and tried is None else None
             gains.append(KnobGain(name, kept[name], shown, worth.keep, worth.reason, worth.start_up_s, worth.break_even_steps))
             if not worth.keep:
-                kept = _without(kept, name, observation, bench)
-                live.process_config = process_part(kept, bench.spec.search_space)
-                bench.progress.note(f"{name} dropped: {worth.reason}")
-    bench.journal.append("simplified", key_of(config), {"config": kept, "gains": encode(gains)})
+                kept = _without(kept, name, observation, context)
+                live.process_config = process_part(kept, context.spec.search_space)
+                context.progress.note(f"{name} dropped: {worth.reason}")
+    context.journal.append("simplified", key_of(config), {"config": kept, "gains": encode(gains)})
     return kept, tuple(gains)
 
 
-def confirm(bench: Bench, observation: Observation, config: Config, pairs: Pairs) -> Confirmation:
+def confirm(context: RunContext, observation: Observation, config: Config, pairs: Pairs) -> Confirmation:
     """Fresh processes until the interval decides, or the looks or the budget's minutes are used up.
 
     The first look is always taken; others as long as they and the explanation end within the budget and a tenth.
@@ -70,7 +70,7 @@ def confirm(bench: Bench, observation: Observation, config: Config, pairs: Pairs
     Raises:
         BaselineError: the unchanged job fails, or cannot be timed.
     """
-    bench.progress.stage("confirm", "fresh processes, baseline and candidate in turn")
+    context.progress.stage("confirm", "fresh processes, baseline and candidate in turn")
     look = 0
     while True:
         try:
@@ -82,9 +82,9 @@ def confirm(bench: Bench, observation: Observation, config: Config, pairs: Pairs
         if decision.state != "continue":
             break
         gain = math.log(decision.interval.estimate)
-        ahead_s = (LOOKS[look + 1] - LOOKS[look]) * pair_s(bench, observation, gain) + explain_s(observation)
-        if bench.out_of_time_at(f"{pairs.label}|{key_of(config)}|{LOOKS[look]}", ahead_s):
-            decision = replace(decision, state="reject", reason=f"{decision.reason}, and {out_of_time_text(bench)}")
+        ahead_s = (LOOKS[look + 1] - LOOKS[look]) * pair_s(context, observation, gain) + explain_s(observation)
+        if context.out_of_time_at(f"{pairs.label}|{key_of(config)}|{LOOKS[look]}", ahead_s):
+            decision = replace(decision, state="reject", reason=f"{decision.reason}, and {out_of_time_text(context)}")
             break
         look += 1
     before, after = pairs.anatomies()
@@ -92,11 +92,11 @@ def confirm(bench: Bench, observation: Observation, config: Config, pairs: Pairs
         config, decision.interval, len(pairs.log_speedups()), decision.state == "adopt", decision.reason, before, after,
         decision.too_noisy, decision.required_pairs,
     )
-    bench.progress.confirmed(confirmation)
+    context.progress.confirmed(confirmation)
     return confirmation
 
 
-def sharpen(bench: Bench, observation: Observation, confirmation: Confirmation, label: str) -> Confirmation:
+def sharpen(context: RunContext, observation: Observation, confirmation: Confirmation, label: str) -> Confirmation:
     """More pairs of what was adopted and trains the same, while its interval is wide and the budget has minutes left.
 
     The adoption stands, unless one of these runs fails. ``label``: of the pairs that were adopted.
@@ -104,18 +104,18 @@ def sharpen(bench: Bench, observation: Observation, confirmation: Confirmation, 
     Raises:
         BaselineError: the unchanged job fails.
     """
-    config, pairs = confirmation.config, Pairs(bench, confirmation.config, {}, label)
+    config, pairs = confirmation.config, Pairs(context, confirmation.config, {}, label)
     for look, count in enumerate(LOOKS):
         if count <= confirmation.pairs:
             continue
         if half_width(confirmation.speedup) <= SHARP:
             break
-        ahead_s = (count - confirmation.pairs) * pair_s(bench, observation, math.log(confirmation.speedup.estimate))
-        in_time_s = ahead_s + explain_s(observation) + (OVER - 1) * bench.spec.budget.minutes * 60
-        if bench.out_of_time_at(f"sharpen|{key_of(config)}|{count}", in_time_s):
+        ahead_s = (count - confirmation.pairs) * pair_s(context, observation, math.log(confirmation.speedup.estimate))
+        in_time_s = ahead_s + explain_s(observation) + (OVER - 1) * context.spec.budget.minutes * 60
+        if context.out_of_time_at(f"sharpen|{key_of(config)}|{count}", in_time_s):
             break
         if not pairs.reference:
-            bench.progress.stage("confirm", "more pairs: the interval is wide, and there are minutes left")
+            context.progress.stage("confirm", "more pairs: the interval is wide, and there are minutes left")
         try:
             pairs.ensure(count)
         except SessionFailed as failure:
@@ -126,7 +126,7 @@ def sharpen(bench: Bench, observation: Observation, confirmation: Confirmation, 
             confirmation, speedup=interval, pairs=count, reason=faster_text(interval, count), baseline_anatomy=before, anatomy=after
         )
     if pairs.reference:
-        bench.progress.confirmed(confirmation)
+        context.progress.confirmed(confirmation)
     return confirmation
 
 
@@ -135,9 +135,9 @@ def _failed_text(failure: SessionFailed) -> str:
     return f"it {often} in a fresh process ({failure})"
 
 
-def out_of_time_text(bench: Bench) -> str:
+def out_of_time_text(context: RunContext) -> str:
     """What ended the proof, and what to do."""
-    minutes = bench.spec.budget.minutes
+    minutes = context.spec.budget.minutes
     return f"the budget of {minutes:g} minute{'' if minutes == 1 else 's'} is used up (raise budget.minutes)"
 
 
@@ -146,10 +146,10 @@ def _least_promising_first(config: Config, trials: Sequence[Trial]) -> list[str]
     return sorted(config, key=lambda name: -alone.get(name, 0.0))
 
 
-def _without(config: Config, name: str, observation: Observation, bench: Bench) -> dict[str, Value]:
+def _without(config: Config, name: str, observation: Observation, context: RunContext) -> dict[str, Value]:
     from autotune.job.configs import normalise
 
-    return normalise(without(config, name), observation.defaults, bench.spec.search_space)
+    return normalise(without(config, name), observation.defaults, context.spec.search_space)
 
 
 def _trial_gain(config: Config, trials: Sequence[Trial]) -> LogRatio | None:
@@ -161,7 +161,7 @@ def _trial_gain(config: Config, trials: Sequence[Trial]) -> LogRatio | None:
 
 
 def _gain(
-    bench: Bench, live: LiveComparison, observation: Observation, config: Config, name: str, trials: Sequence[Trial]
+    context: RunContext, live: LiveComparison, observation: Observation, config: Config, name: str, trials: Sequence[Trial]
 ) -> LogRatio | None:
     """log(cost without the knob / cost with it); None if one of the two could not be measured.
 
@@ -169,14 +169,14 @@ def _gain(
     """
     rest = without(config, name)
     try:
-        if not needs_fresh_process(bench.spec.search_space[name], config[name], observation):
+        if not needs_fresh_process(context.spec.search_space[name], config[name], observation):
             return live.compare(rest, config, prune=False, enough=_settled).ratio
-        made = _pairs_of_the_trial(bench, config, rest, trials)
-        if made is not None and bench.out_of_time_at(f"drop-{name}|{key_of(config)}"):
+        made = _pairs_of_the_trial(context, config, rest, trials)
+        if made is not None and context.out_of_time_at(f"drop-{name}|{key_of(config)}"):
             made.ensure(PROCESS_PAIRS)
             return made.gain(observation.noise)
         live.close()  # two processes of the job side by side would spoil both
-        pairs = Pairs(bench, config, rest, label=f"drop-{name}")
+        pairs = Pairs(context, config, rest, label=f"drop-{name}")
         for count in FRESH_DROP_PAIRS:
             pairs.ensure(count)
             gain = pairs.gain(observation.noise)
@@ -187,11 +187,11 @@ def _gain(
         return None
 
 
-def _pairs_of_the_trial(bench: Bench, config: Config, rest: Config, trials: Sequence[Trial]) -> Pairs | None:
+def _pairs_of_the_trial(context: RunContext, config: Config, rest: Config, trials: Sequence[Trial]) -> Pairs | None:
     """Those in which the search compared just these two, in fresh processes."""
     for trial in trials:
         if trial.origin == "process" and trial.state == "complete" and key_of(trial.config) == key_of(config):
-            pairs = Pairs(bench, config, rest, label=f"trial{trial.number}")
+            pairs = Pairs(context, config, rest, label=f"trial{trial.number}")
             return pairs if pairs.known(PROCESS_PAIRS) else None
     return None
 
@@ -206,9 +206,9 @@ def _interval(gain: LogRatio) -> Interval:
     return Interval(*(math.exp(gain.estimate + k * gain.sigma) for k in (0, -2, 2)))
 
 
-def _start_up_s(bench: Bench, name: str, config: Config, trials: Sequence[Trial]) -> float:
+def _start_up_s(context: RunContext, name: str, config: Config, trials: Sequence[Trial]) -> float:
     """What the knob costs once, at start: the settling time of the trial that tried it by itself."""
-    if not bench.spec.search_space[name].start_up_cost:
+    if not context.spec.search_space[name].start_up_cost:
         return 0.0
     with_it = [t for t in trials if t.config.get(name) == config[name] and t.settle_s]
     return max((t.settle_s for t in sorted(with_it, key=lambda t: len(t.config))[:1]), default=0.0)
@@ -224,7 +224,7 @@ class Worth:
     break_even_steps: int | None = None  # until the start-up cost is paid back
 
 
-def _worth(bench: Bench, observation: Observation, gain: LogRatio | None, start_up_s: float, last: bool) -> Worth:
+def _worth(context: RunContext, observation: Observation, gain: LogRatio | None, start_up_s: float, last: bool) -> Worth:
     """``last``: no other knob is left. Its gain is then for the confirmation to judge, which knows more than one drop can
     show; whether it pays its start-up cost is decided here."""
     if gain is None:
@@ -236,6 +236,6 @@ def _worth(bench: Bench, observation: Observation, gain: LogRatio | None, start_
         return Worth(True, "" if last else f"{factor:.2f}x on its own", start_up_s)
     saved_per_step_s = observation.anatomy.iteration_s * (1 - 1 / factor)
     break_even = math.ceil(start_up_s / saved_per_step_s)
-    if break_even > bench.spec.planned_steps:
+    if break_even > context.spec.planned_steps:
         return Worth(False, f"{factor:.2f}x, but its {start_up_s:.0f} s of start-up are paid back only after {break_even} steps", start_up_s, break_even)
     return Worth(True, f"{factor:.2f}x on its own; its {start_up_s:.0f} s of start-up are paid back after {break_even} steps", start_up_s, break_even)

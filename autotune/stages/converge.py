@@ -18,7 +18,7 @@ from autotune.executors.base import SessionFailed
 from autotune.job.configs import numerics_of
 from autotune.job.spec import Metric
 from autotune.results import LossVerdict, MetricVerdict, Observation
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.stages.pairs import Pairs, SharedBaseline
 from autotune.verdict.loss import RULES, LossDecision, LossRun, compare, fingerprint_differences, loss_run, next_look
 from autotune.verdict.metrics import compare_metric
@@ -30,7 +30,7 @@ SHOWN_DIFFERENCES = 4  # settings named in the reason; the rest is counted
 
 
 class SeededRuns(Protocol):
-    """Runs of both sides by seed, made on demand: :class:`~autotune.stages.pairs.Pairs`, or a bench of known truth."""
+    """Runs of both sides by seed, made on demand: :class:`~autotune.stages.pairs.Pairs`, or a stand-in whose truth is known."""
 
     reference: dict[int, Record]
     candidate: dict[int, Record]
@@ -55,36 +55,36 @@ class Asked:
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # those the user asked for
 
 
-def converge(bench: Bench, config: Config, pairs: Pairs) -> LossVerdict:
+def converge(context: RunContext, config: Config, pairs: Pairs) -> LossVerdict:
     """Compare the losses of ``pairs``, adding pairs until the rule decides."""
-    bench.progress.stage("converge", "paired seeded runs")
-    verdict = replace(check_loss(pairs, asked(bench, config)), config=dict(config))
-    bench.progress.loss(verdict, config)
+    context.progress.stage("converge", "paired seeded runs")
+    verdict = replace(check_loss(pairs, asked(context, config)), config=dict(config))
+    context.progress.loss(verdict, config)
     return verdict
 
 
-def converge_alone(bench: Bench, config: Config, pairs: Pairs, label: str) -> LossVerdict:
+def converge_alone(context: RunContext, config: Config, pairs: Pairs, label: str) -> LossVerdict:
     """The same for a part of the configuration, against the baseline runs ``pairs`` has: a quick look."""
     shared = SharedBaseline(pairs, config, label)
-    return replace(check_loss(shared, asked(bench, config), most_pairs=len(pairs.reference)), config=dict(config))
+    return replace(check_loss(shared, asked(context, config), most_pairs=len(pairs.reference)), config=dict(config))
 
 
-def asked(bench: Bench, config: Config) -> Asked:
+def asked(context: RunContext, config: Config) -> Asked:
     """What ``config`` has to show, from its knobs and the job file."""
-    space, convergence = bench.spec.search_space, bench.spec.convergence
+    space, convergence = context.spec.search_space, context.spec.convergence
     declared = {path for name in config for path in space[name].declares}
     numerics = numerics_of(config, space).value
-    if numerics == Numerics.ROUNDING.value and _redraws(bench, config):
+    if numerics == Numerics.ROUNDING.value and _redraws(context, config):
         numerics = "random-stream"
     return Asked(numerics, convergence.tolerance, convergence.steps, declared, convergence.metrics)
 
 
-def _redraws(bench: Bench, config: Config) -> bool:
+def _redraws(context: RunContext, config: Config) -> bool:
     """Whether the job's model has dropout, as far as it was observed, which draws other random numbers under ``config``."""
-    observed = bench.journal.find("observation")
+    observed = context.journal.find("observation")
     if observed is None:
         return False
-    job, space = decode(Observation, observed).job, bench.spec.search_space
+    job, space = decode(Observation, observed).job, context.spec.search_space
     return any(model.dropouts for model in job.models) and any(space[name].redraws_on(job.device) for name in config)
 
 

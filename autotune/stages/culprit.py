@@ -10,36 +10,36 @@ from __future__ import annotations
 
 from autotune.job.configs import normalise
 from autotune.results import LossVerdict, Observation
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.stages.converge import converge_alone
 from autotune.stages.pairs import Pairs
 from autotune_spaces.base import Config, Numerics, Value
 
 
-def culprits(bench: Bench, observation: Observation, config: Config, pairs: Pairs) -> dict[str, LossVerdict]:
+def culprits(context: RunContext, observation: Observation, config: Config, pairs: Pairs) -> dict[str, LossVerdict]:
     """Knobs of ``config`` that change the loss by themselves, with the evidence; {} if none does (they do it together).
 
     Knobs that may change it are tried first; those declared exact only if none of the others is one.
     """
     if len(config) == 1:
         return {}
-    space = bench.spec.search_space
+    space = context.spec.search_space
     suspects = sorted(config, key=lambda name: -space[name].numerics.severity)
     found: dict[str, LossVerdict] = {}
     for name in suspects:
         if found and space[name].numerics is Numerics.EXACT:
             break
-        verdict = _alone(bench, observation, name, config[name], pairs)
+        verdict = _alone(context, observation, name, config[name], pairs)
         if verdict is not None and verdict.verdict in ("changed", "undecided"):
-            bench.progress.note(f"{name}={config[name]} by itself: loss {verdict.verdict}, {verdict.reason}")
+            context.progress.note(f"{name}={config[name]} by itself: loss {verdict.verdict}, {verdict.reason}")
             found[name] = verdict
     return found
 
 
-def _alone(bench: Bench, observation: Observation, name: str, value: Value, pairs: Pairs) -> LossVerdict | None:
+def _alone(context: RunContext, observation: Observation, name: str, value: Value, pairs: Pairs) -> LossVerdict | None:
     """The verdict on one knob; None if it means nothing by itself (prefetch_factor without workers)."""
-    config = normalise({name: value}, observation.defaults, bench.spec.search_space)
+    config = normalise({name: value}, observation.defaults, context.spec.search_space)
     if not config:
         return None
-    bench.progress.note(f"looking for the knob that changes the loss: {name}={value} by itself")
-    return converge_alone(bench, config, pairs, f"{pairs.label}-only-{name}")
+    context.progress.note(f"looking for the knob that changes the loss: {name}={value} by itself")
+    return converge_alone(context, config, pairs, f"{pairs.label}-only-{name}")

@@ -29,7 +29,7 @@ from autotune.findings import Case, judge
 from autotune.job.configs import key_of
 from autotune.report.roofline import write_roofline_plot
 from autotune.results import Observation, Trial
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.stages.nsight import captured
 from autotune.tracking.records import record_trace
 from autotune.verdict.timing import anatomy, drop_start, warm_up_end
@@ -46,33 +46,33 @@ LONGEST_START_UP_S = 60.0  # a trace that nothing else needs is not worth a long
 OPERATORS = 400  # rows that go into the result, the costliest; the CSV has all
 
 
-def explain(bench: Bench, observation: Observation, winner: Config) -> Explanation:
+def explain(context: RunContext, observation: Observation, winner: Config) -> Explanation:
     """Why baseline and winner take the time they take; an empty winner (keep-baseline) leaves the baseline alone."""
-    if bench.spec.traces == "none":
+    if context.spec.traces == "none":
         return Explanation()
-    bench.progress.stage("explain", "profiled iterations")
+    context.progress.stage("explain", "profiled iterations")
     began = time.monotonic()
     configs: dict[str, Config] = {"baseline": {}, **({"winner": winner} if winner else {})}
-    records = {name: record for name, config in configs.items() if (record := profile(bench, name, config)) is not None}
-    explanation = examine(bench, observation, configs, records, began)
+    records = {name: record for name, config in configs.items() if (record := profile(context, name, config)) is not None}
+    explanation = examine(context, observation, configs, records, began)
     for note in explanation.notes:
-        bench.progress.warning(note)
+        context.progress.warning(note)
     return explanation
 
 
 def examine(
-    bench: Bench, observation: Observation, configs: Mapping[str, Config], records: Mapping[str, Record], began: float
+    context: RunContext, observation: Observation, configs: Mapping[str, Config], records: Mapping[str, Record], began: float
 ) -> Explanation:
     """What profiled records show, side by side. ``began``: time.monotonic() of the stage's begin."""
-    peaks = measured_peaks(bench, observation, configs.values()) if records else ()
-    sides = {name: describe(bench, observation, name, configs[name], record, peaks) for name, record in records.items()}
-    better = better_peaks(bench, observation, configs, sides, peaks)
+    peaks = measured_peaks(context, observation, configs.values()) if records else ()
+    sides = {name: describe(context, observation, name, configs[name], record, peaks) for name, record in records.items()}
+    better = better_peaks(context, observation, configs, sides, peaks)
     if better != peaks:
         peaks = better
-        sides = {name: describe(bench, observation, name, configs[name], record, peaks) for name, record in records.items()}
-    sides, frameless = with_frames(bench, observation, sides)
-    sides, notes = captured(bench, configs, sides, observation.job.device)
-    write_roofline_plot(sides, peaks, bench.run_dir / "traces" / "roofline.png")
+        sides = {name: describe(context, observation, name, configs[name], record, peaks) for name, record in records.items()}
+    sides, frameless = with_frames(context, observation, sides)
+    sides, notes = captured(context, configs, sides, observation.job.device)
+    write_roofline_plot(sides, peaks, context.run_dir / "traces" / "roofline.png")
     judgement = judge({name: case(observation, name, side, records[name], peaks) for name, side in sides.items()})
     return Explanation(
         sides=sides, peaks=peaks, findings=judgement.findings, not_judged=judgement.not_judged, rules=judgement.rules,
@@ -89,17 +89,17 @@ def case(observation: Observation, name: str, side: Side, record: Record, peaks:
     return Case(name, side, evidence, observation.machine, observation.job, observation.defaults, observation.withdrawn, peaks, parts)
 
 
-def describe(bench: Bench, observation: Observation, name: str, config: Config, record: Record, peaks: Sequence[Peak]) -> Side:
+def describe(context: RunContext, observation: Observation, name: str, config: Config, record: Record, peaks: Sequence[Peak]) -> Side:
     """What one profiled record shows. Without a readable trace: its files and its times alone, with a warning."""
-    side = Side(config=config, trace=keep(bench, record.trace, trace_name(name)))
-    trace = read(bench, name, side.trace)
+    side = Side(config=config, trace=keep(context, record.trace, trace_name(name)))
+    trace = read(context, name, side.trace)
     device, cores = observation.job.device, observation.machine.cores
     if trace is None:
         return replace(side, summary=summarize(record.window, device=device, cores=cores))
     tf32 = uses_tf32(observation, config)
     rows, steps, idle = judged(operators(trace), {peak.name: peak.value for peak in peaks}, tf32), len(trace.iterations), idle_share(trace)
     table = f"traces/{name}-operators.csv"
-    publish(bench.run_dir / table, to_csv(rows))
+    publish(context.run_dir / table, to_csv(rows))
     summary = summarize(
         record.window, device=device, cores=cores, busy_share=None if idle is None else 1 - idle, copies=copies_of(trace),
         compute=compute_of(model_flops(rows, steps), rows, peaks, tf32),
@@ -110,7 +110,7 @@ def describe(bench: Bench, observation: Observation, name: str, config: Config, 
     )  # fmt: skip
 
 
-def with_frames(bench: Bench, observation: Observation, sides: Mapping[str, Side]) -> tuple[dict[str, Side], tuple[str, ...]]:
+def with_frames(context: RunContext, observation: Observation, sides: Mapping[str, Side]) -> tuple[dict[str, Side], tuple[str, ...]]:
     """The sides with a second, short trace that shows Python frames, from a process of its own; and a sentence for each that
     has none, because its process would mostly start up, or failed."""
     if observation.startup_s > LONGEST_START_UP_S:
@@ -120,21 +120,21 @@ def with_frames(bench: Bench, observation: Observation, sides: Mapping[str, Side
         label = f"frames-{name}"
         request = FixedRun(side.config, seed=0, steps=SETTLE_STEPS, profile=True, stacks=True, label=label)
         try:
-            record = bench.recorded("|".join([label, key_of(side.config)]), label, partial(bench.executor.run_fixed, request))
+            record = context.recorded("|".join([label, key_of(side.config)]), label, partial(context.executor.run_fixed, request))
         except SessionFailed as failure:
-            bench.stop.check_after(failure.kind)
+            context.stop.check_after(failure.kind)
             notes.append(f"No trace of the {name} with Python frames: {failure}.")
             continue
-        found[name] = replace(side, stacks=keep(bench, record.trace, trace_name(f"{name}-stacks")))
+        found[name] = replace(side, stacks=keep(context, record.trace, trace_name(f"{name}-stacks")))
     return found, tuple(notes)
 
 
-def read(bench: Bench, name: str, trace: str) -> Trace | None:
+def read(context: RunContext, name: str, trace: str) -> Trace | None:
     """A kept trace; None, said so, if there is none or it cannot be read."""
     try:
-        return read_trace(bench.run_dir / trace) if trace else None
+        return read_trace(context.run_dir / trace) if trace else None
     except (OSError, ValueError) as error:
-        bench.progress.warning(f"the trace of the {name} cannot be read: {error}")
+        context.progress.warning(f"the trace of the {name} cannot be read: {error}")
         return None
 
 
@@ -143,7 +143,7 @@ def uses_tf32(observation: Observation, config: Config) -> bool:
 
 
 def better_peaks(
-    bench: Bench, observation: Observation, configs: Mapping[str, Config], sides: Mapping[str, Side], peaks: Sequence[Peak]
+    context: RunContext, observation: Observation, configs: Mapping[str, Config], sides: Mapping[str, Side], peaks: Sequence[Peak]
 ) -> tuple[Peak, ...]:
     """``peaks``, if no operator is above them. Else the best of these, of another measurement, and of what products of matrices reached."""
     values = {peak.name: peak.value for peak in peaks}
@@ -151,8 +151,8 @@ def better_peaks(
     names = {name for operators_, tf32 in rows.values() for name in beaten(operators_, values, tf32)}
     if not names:
         return tuple(peaks)
-    bench.progress.note(f"operators of the job are faster than the measured peak ({', '.join(sorted(names))}): it is measured again")
-    values = best_of(values, {peak.name: peak.value for peak in measured_peaks(bench, observation, configs.values(), again=True)})
+    context.progress.note(f"operators of the job are faster than the measured peak ({', '.join(sorted(names))}): it is measured again")
+    values = best_of(values, {peak.name: peak.value for peak in measured_peaks(context, observation, configs.values(), again=True)})
     for operators_, tf32 in rows.values():
         values = raised(values, operators_, tf32)
     return beside_vendor(values, _device_name(observation))
@@ -162,29 +162,29 @@ def _device_name(observation: Observation) -> str:
     return observation.machine.device_name if observation.job.device == "cuda" else ""
 
 
-def measured_peaks(bench: Bench, observation: Observation, configs: Iterable[Config], again: bool = False) -> tuple[Peak, ...]:
+def measured_peaks(context: RunContext, observation: Observation, configs: Iterable[Config], again: bool = False) -> tuple[Peak, ...]:
     """What the machine reaches with as many threads as any side uses; () with a warning if it cannot be measured."""
     threads = [observation.job.intra_op_threads, *(config.get("intra_op_threads", 0) for config in configs)]
     try:
-        measured = bench.executor.measure_peaks(max(t for t in threads if isinstance(t, int)), observation.job.device, again)
+        measured = context.executor.measure_peaks(max(t for t in threads if isinstance(t, int)), observation.job.device, again)
     except SessionFailed as failure:
-        bench.stop.check_after(failure.kind)
-        bench.progress.warning(f"no roofline: {failure}")
+        context.stop.check_after(failure.kind)
+        context.progress.warning(f"no roofline: {failure}")
         return ()
     return beside_vendor(measured, _device_name(observation))
 
 
-def trace_trials(bench: Bench, trials: Sequence[Trial]) -> None:
+def trace_trials(context: RunContext, trials: Sequence[Trial]) -> None:
     """With ``traces: all``: a trace of every finished trial, put on record with it."""
-    if bench.spec.traces != "all":
+    if context.spec.traces != "all":
         return
     for trial in trials:
         if trial.state != "complete":
             continue
         name = f"trial-{trial.number:03d}"
-        record = profile(bench, name, trial.config)
+        record = profile(context, name, trial.config)
         if record is not None:
-            record_trace(bench.tracker, trial, bench.run_dir / keep(bench, record.trace, trace_name(name)))
+            record_trace(context.tracker, trial, context.run_dir / keep(context, record.trace, trace_name(name)))
 
 
 def trace_name(name: str) -> str:
@@ -192,7 +192,7 @@ def trace_name(name: str) -> str:
     return f"{name}.pt.trace.json.gz"
 
 
-def profiled(bench: Bench, name: str, config: Config) -> Record:
+def profiled(context: RunContext, name: str, config: Config) -> Record:
     """A profiled run of ``config``, made once and remembered. Its ``trace`` is "" if the job ended before it.
 
     Raises:
@@ -201,35 +201,35 @@ def profiled(bench: Bench, name: str, config: Config) -> Record:
     label = f"profile-{name}"
 
     def measure() -> Record:
-        bench.progress.fixed_run(f"profile of the {name}", 1, 1, config)
+        context.progress.fixed_run(f"profile of the {name}", 1, 1, config)
         request = FixedRun(
-            config, seed=0, steps=SETTLE_STEPS, min_seconds=SETTLE_SECONDS, profile=True, label=label, nvtx_modules=bench.nvtx_modules
+            config, seed=0, steps=SETTLE_STEPS, min_seconds=SETTLE_SECONDS, profile=True, label=label, nvtx_modules=context.nvtx_modules
         )
-        record = bench.executor.run_fixed(request)
+        record = context.executor.run_fixed(request)
         if record.ended_early and not record.trace:  # a short job: leave it as many steps as can be
-            record = bench.executor.run_fixed(replace(request, min_seconds=0.0))
+            record = context.executor.run_fixed(replace(request, min_seconds=0.0))
         return record
 
-    return bench.recorded("|".join([label, key_of(config)]), label, measure)
+    return context.recorded("|".join([label, key_of(config)]), label, measure)
 
 
-def profile(bench: Bench, name: str, config: Config) -> Record | None:
+def profile(context: RunContext, name: str, config: Config) -> Record | None:
     """A profiled run of ``config``; None, said so, if there is none to be had."""
     try:
-        record = profiled(bench, name, config)
+        record = profiled(context, name, config)
     except SessionFailed as failure:
-        bench.stop.check_after(failure.kind)
-        bench.progress.warning(f"no trace of the {name}: {failure}")
+        context.stop.check_after(failure.kind)
+        context.progress.warning(f"no trace of the {name}: {failure}")
         return None
     if not record.trace:
-        bench.progress.warning(f"no trace of the {name}: {record.notes.get('profile', 'the job ended before it')}")
+        context.progress.warning(f"no trace of the {name}: {record.notes.get('profile', 'the job ended before it')}")
         return None
     return record
 
 
-def keep(bench: Bench, source: str, name: str) -> str:
+def keep(context: RunContext, source: str, name: str) -> str:
     """Copy a session's file to the run's traces; returns its path within the run directory, "" if there is none."""
-    target = bench.run_dir / "traces" / name
+    target = context.run_dir / "traces" / name
     if source and not target.exists() and Path(source).exists():
         target.parent.mkdir(exist_ok=True)
         publish_copy(Path(source), target)

@@ -18,7 +18,7 @@ from autotune.executors.base import Executor, FixedRun, SessionFailed
 from autotune.results import Observation
 from autotune.search.seeds import MANY_FAULTS
 from autotune.secrets import mask_command
-from autotune.stages.bench import KILLS, Bench
+from autotune.stages.context import KILLS, RunContext
 from autotune.verdict.speedup import LOOKS
 from autotune.verdict.timing import WARM_UP_MINIMUM, disturbed, warm_up_end
 from autotune_spaces.base import Config, Knob, Scope, Value
@@ -48,9 +48,9 @@ class FreshRuns:
     ``place`` names the comparison: how long its windows must be is in the journal, or a resumed run would begin with short ones again.
     """
 
-    def __init__(self, bench: Bench, steps: int, place: str) -> None:
-        self.bench, self.steps, self.place = bench, steps, place
-        self.min_seconds: float = bench.journal.find("window", place) or MIN_SECONDS
+    def __init__(self, context: RunContext, steps: int, place: str) -> None:
+        self.context, self.steps, self.place = context, steps, place
+        self.min_seconds: float = context.journal.find("window", place) or MIN_SECONDS
 
     def run(self, executor: Executor, config: Config, seed: int, label: str, calm: Sequence[Window]) -> Record:
         """A record of ``config``. ``calm``: windows of the same configuration measured before, on the same machine.
@@ -62,7 +62,7 @@ class FreshRuns:
         record = self._undisturbed(executor, config, seed, label, calm)
         if not executor.goes_on and (missing_s := self._missing_s(record)):
             self.min_seconds = max(self.min_seconds, math.fsum(record.window.times_s) + missing_s)
-            self.bench.journal.append("window", self.place, self.min_seconds)
+            self.context.journal.append("window", self.place, self.min_seconds)
             record = self._undisturbed(executor, config, seed, label, calm)
         counted = counted_times(record.window)
         if len(counted) < FEWEST_ITERATIONS:
@@ -70,7 +70,7 @@ class FreshRuns:
             ran = ended if record.ended_early else "the job's iteration times do not settle: it ran"
             raise BaselineError(
                 f"{ran} {len(record.window.times_s)} optimizer steps, {len(counted)} of them after warm-up",
-                where=" ".join(mask_command(self.bench.spec.command)),
+                where=" ".join(mask_command(self.context.spec.command)),
                 expected=f"at least {WARM_UP_MINIMUM + FEWEST_ITERATIONS} optimizer steps, {FEWEST_ITERATIONS} of them after warm-up, to time it",
                 remedy="raise its number of epochs or steps in job.yaml's command, or budget.minutes if its steps are slow",
             )
@@ -100,10 +100,10 @@ class FreshRuns:
         record = self._tried(executor, request)
         for _ in range(REMEASURED):
             why = disturbed(record.window, calm)
-            if why is None or self.bench.out_of_time():  # beyond the budget a run is taken as it is
+            if why is None or self.context.out_of_time():  # beyond the budget a run is taken as it is
                 break
-            self.bench.stop.check()  # one run of the job is the measurement that Ctrl-C lets end, not three of them
-            self.bench.note_disturbed(label, why)
+            self.context.stop.check()  # one run of the job is the measurement that Ctrl-C lets end, not three of them
+            self.context.note_disturbed(label, why)
             record = self._tried(executor, request)
         return record
 
@@ -113,11 +113,11 @@ class FreshRuns:
             try:
                 return executor.run_fixed(request)
             except SessionFailed as failure:
-                self.bench.stop.check_after(failure.kind)
+                self.context.stop.check_after(failure.kind)
                 again = failure.kind == "killed" or (failure.kind in ("crash", "oom", "ended") and not request.config)
                 if not again or attempt == (KILLS if failure.kind == "killed" else BASELINE_TRIES):
                     raise
-                self.bench.progress.note(f"{request.label} failed ({failure.kind}: {failure.detail}); once more")
+                self.context.progress.note(f"{request.label} failed ({failure.kind}: {failure.detail}); once more")
         raise AssertionError("the loop above returns or raises")
 
     def _further(self, record: Record) -> int:
@@ -139,17 +139,17 @@ class FreshRuns:
 
     def _longest_s(self) -> float:
         """Keeps a slow job within the budget: the window is then shorter than convergence.steps, and the result says so."""
-        return max(SHORTEST_LIMIT_S, CONFIRM_SHARE * self.bench.spec.budget.minutes * 60 / (2 * FEWEST_PAIRS))
+        return max(SHORTEST_LIMIT_S, CONFIRM_SHARE * self.context.spec.budget.minutes * 60 / (2 * FEWEST_PAIRS))
 
 
-def first_look_s(bench: Bench, observation: Observation) -> float:
+def first_look_s(context: RunContext, observation: Observation) -> float:
     """About how long the proof of one finalist takes at least, in seconds: starts and windows of its first five pairs, one after the other."""
-    return FEWEST_PAIRS * pair_s(bench, observation)
+    return FEWEST_PAIRS * pair_s(context, observation)
 
 
-def pair_s(bench: Bench, observation: Observation, gain: float = 0.0) -> float:
+def pair_s(context: RunContext, observation: Observation, gain: float = 0.0) -> float:
     """About how long one pair of fresh processes takes, in seconds: two starts and two windows. ``gain``: the candidate's log speed-up."""
-    steps, iteration_s = bench.spec.convergence.steps, observation.anatomy.iteration_s
+    steps, iteration_s = context.spec.convergence.steps, observation.anatomy.iteration_s
     windows_s = (max(steps * each_s, MIN_SECONDS) for each_s in (iteration_s, iteration_s * math.exp(-gain)))
     return 2 * observation.startup_s + math.fsum(windows_s)
 

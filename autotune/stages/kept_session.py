@@ -17,7 +17,7 @@ from typing import Self
 from autotune.errors import BaselineError
 from autotune.executors.base import LiveSession, SessionFailed
 from autotune.secrets import mask_command
-from autotune.stages.bench import KILLS, Bench
+from autotune.stages.context import KILLS, RunContext
 from autotune.stages.lanes import MOST_LOST
 from autotune.stages.room import Room
 from autotune_spaces.base import Config
@@ -55,8 +55,8 @@ class KeptSession:
         own_memory_gib: peak of the job as it is.
     """
 
-    def __init__(self, bench: Bench, process_config: Config | None = None, room: int = 0, own_memory_gib: float = 0.0) -> None:
-        self.bench, self.process_config = bench, dict(process_config or {})
+    def __init__(self, context: RunContext, process_config: Config | None = None, room: int = 0, own_memory_gib: float = 0.0) -> None:
+        self.context, self.process_config = context, dict(process_config or {})
         self.restarts = 0  # sessions that ended by themselves
         self.room = Room(room)
         self._session: LiveSession | None = None
@@ -84,7 +84,7 @@ class KeptSession:
         return self._session
 
     def _opened(self) -> LiveSession:
-        executor = self.bench.executor
+        executor = self.context.executor
         try:
             return executor.open_live(self.process_config)
         except SessionFailed as failure:
@@ -153,7 +153,7 @@ class KeptSession:
             if self._worker_was_killed(report):
                 return Outcome(config, None)
             self.room.finish(len(report.window.times_s) if report.window else 0)
-            self.bench.stop.check_after("crash" if report.error else "")
+            self.context.stop.check_after("crash" if report.error else "")
             self._kills = 0
             if report.error or report.window is None or not report.window.times_s:
                 raise self._failed(report)
@@ -164,16 +164,16 @@ class KeptSession:
 
     def _again(self, failure: SessionFailed, config: Config, block: Block) -> Block:
         """The block to try in a new session: the job has come to its end, or was killed, or its machine is lost. Raises what else it means."""
-        self.bench.stop.check_after(failure.kind)
+        self.context.stop.check_after(failure.kind)
         if failure.kind == "killed" and self._kills < KILLS - 1:
             self._kills, self.restarts = self._kills + 1, self.restarts + 1
-            self.bench.progress.note(f"the job was killed ({failure.detail}); started again")
+            self.context.progress.note(f"the job was killed ({failure.detail}); started again")
             return block
         if failure.kind == "lost":
             self.restarts, self._lost = self.restarts + 1, self._lost + 1
-            if not self.bench.executor.fails_over or self._lost > MOST_LOST:
+            if not self.context.executor.fails_over or self._lost > MOST_LOST:
                 raise failure
-            self.bench.progress.warning(f"{failure.detail}: what was being measured there is measured again")
+            self.context.progress.warning(f"{failure.detail}: what was being measured there is measured again")
             return block
         own = not config and not block.cached_batches  # nothing is asked of the job that it does not do by itself
         at_once = failure.kind == "crash" and failure.in_block == 0 and not own  # it raised before one iteration with these settings was done
@@ -195,16 +195,16 @@ class KeptSession:
         """
         if not KILLED.search(report.error):
             return False
-        self.bench.stop.check_after("killed")
+        self.context.stop.check_after("killed")
         self._kills += 1
         if self._kills < KILLS:
-            self.bench.progress.note(f"measured again: {report.error}")
+            self.context.progress.note(f"measured again: {report.error}")
             return True
         self._kills = 0
         raise BlockFailed("infeasible", f"workers of its DataLoader were killed {KILLS} times in a row ({report.error})")
 
     def _too_short(self, failure: SessionFailed) -> BaselineError:
-        command = " ".join(mask_command(self.bench.spec.command))
+        command = " ".join(mask_command(self.context.spec.command))
         if failure.kind == "crash":
             tail = f"\n{failure.log_tail}" if failure.log_tail else ""
             return BaselineError(
@@ -229,7 +229,7 @@ class KeptSession:
 
     def _check_memory(self, config: Config, window: Window) -> None:
         """Candidates only: what the job takes by itself is its owner's business, and nobody is refused for taking no more."""
-        limits, machine = self.bench.spec.constraints, self.session.machine
+        limits, machine = self.context.spec.constraints, self.session.machine
         if not config:
             return
         if self.session.job.device == "cuda" and machine.device_memory_gib:

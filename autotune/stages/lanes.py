@@ -16,36 +16,36 @@ from dataclasses import replace
 from typing import Generic, TypeVar
 
 from autotune.executors.base import Executor, SessionFailed
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 
 T = TypeVar("T")
 MOST_LOST = 3  # times a piece is begun whose machine is lost; after that the piece is to blame
 LOOK_S = 0.5  # between two looks for new lanes
 
-Serve = Callable[[Bench, Iterator[T]], None]
+Serve = Callable[[RunContext, Iterator[T]], None]
 
 
-def spread(bench: Bench, take: Callable[[], T | None], serve: Serve[T], give_up: Callable[[T, SessionFailed], None]) -> None:
+def spread(context: RunContext, take: Callable[[], T | None], serve: Serve[T], give_up: Callable[[T, SessionFailed], None]) -> None:
     """Do all pieces.
 
     Args:
         take: the next piece; None if there is none now. It is asked again when a piece is done, as that may bring more.
-        serve: called once a lane, with a bench whose executor is that lane, and its pieces. May run in several threads at once.
+        serve: called once a lane, with a context whose executor is that lane, and its pieces. May run in several threads at once.
         give_up: what becomes of a piece whose machine was lost :data:`MOST_LOST` times.
 
     Raises:
         what any of them raises, once no lane works any more.
     """
-    lanes = bench.executor.lanes()
+    lanes = context.executor.lanes()
     if lanes is None:
-        serve(bench, iter(take, None))
+        serve(context, iter(take, None))
     else:
-        _Spread(bench, take, serve, give_up).run()
+        _Spread(context, take, serve, give_up).run()
 
 
 class _Spread(Generic[T]):
-    def __init__(self, bench: Bench, take: Callable[[], T | None], serve: Serve[T], give_up: Callable[[T, SessionFailed], None]) -> None:
-        self._bench, self._take, self._serve, self._give_up = bench, take, serve, give_up
+    def __init__(self, context: RunContext, take: Callable[[], T | None], serve: Serve[T], give_up: Callable[[T, SessionFailed], None]) -> None:
+        self._bench, self._take, self._serve, self._give_up = context, take, serve, give_up
         self._changed = threading.Condition()
         self._lanes: dict[Executor, threading.Thread] = {}
         self._busy = 0  # pieces that are being done

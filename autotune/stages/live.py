@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from autotune.job.configs import in_words, key_of, live_choices
 from autotune.results import Anatomy
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.stages.kept_session import BLOCK_LIMIT_S, COMPILE_LIMIT_S, KeptSession
 from autotune.stages.room import MIN_ITERATIONS
 from autotune.verdict.speedup import LogRatio, live_log_ratio, pooled
@@ -71,9 +71,9 @@ class LiveComparison(KeptSession):
     """
 
     def __init__(
-        self, bench: Bench, process_config: Config | None = None, noise: float = 0.02, room: int = 0, own_memory_gib: float = 0.0
+        self, context: RunContext, process_config: Config | None = None, noise: float = 0.02, room: int = 0, own_memory_gib: float = 0.0
     ) -> None:
-        super().__init__(bench, process_config, room, own_memory_gib)
+        super().__init__(context, process_config, room, own_memory_gib)
         self.noise = noise
         self.disturbed_blocks = 0
         self._iteration_s: float | None = None  # of the reference
@@ -102,7 +102,7 @@ class LiveComparison(KeptSession):
             if why is None or self.disturbed_blocks >= MOST_REMEASURED:
                 break
             self.disturbed_blocks += 1
-            self.bench.note_disturbed(f"live block of {in_words(config)}", why)
+            self.context.note_disturbed(f"live block of {in_words(config)}", why)
             report = self.run(config, self._plan(config, cached_batches))
         return report
 
@@ -195,7 +195,7 @@ class LiveComparison(KeptSession):
 
     def _plan(self, config: Config, cached_batches: bool) -> Block:
         self._count += 1
-        space = self.bench.spec.search_space
+        space = self.context.spec.search_space
         slow_start = any(space[name].start_up_cost for name in config)
         if self._iteration_s is None:
             iterations = FIRST_ITERATIONS

@@ -20,7 +20,7 @@ from autotune.job.configs import live_domains
 from autotune.results import Interval, KnobGain, Observation, Trial
 from autotune.search.focus import LOADER_KINDS, knobs_that_matter
 from autotune.search.model import KnobVerdict, Plot
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.stages.lanes import MOST_LOST, spread
 from autotune.stages.model_study import MOSTLY, ModelStudy
 from autotune.stages.observe import explain_failure
@@ -39,34 +39,34 @@ class Found:
     stopped: str  # why the search ended, for the user
 
 
-def search_live(bench: Bench, observation: Observation) -> tuple[list[Trial], Found]:
+def search_live(context: RunContext, observation: Observation) -> tuple[list[Trial], Found]:
     """Search what can be switched in a running job.
 
     Raises:
         BaselineError: the unchanged job cannot be measured.
         Interrupted: the user asked to stop; call again to resume.
     """
-    domains = live_domains(observation.domains, observation.defaults, bench.spec.search_space)
+    domains = live_domains(observation.domains, observation.defaults, context.spec.search_space)
     names: tuple[str, ...] = tuple(observation.domains)
     later: tuple[str, ...] = ()
     if waiting_share(observation) > MOSTLY:  # nothing but the loader can be felt
         names, later = knobs_that_matter(observation.bottleneck, observation.domains)
-    study = ModelStudy(bench, observation, [name for name in names if name in domains], loader_binds=bool(later))
+    study = ModelStudy(context, observation, [name for name in names if name in domains], loader_binds=bool(later))
     study.restore()
-    _measure(study, bench)
+    _measure(study, context)
     if later and not study.waits_still():
-        bench.progress.note(f"{', '.join(study.names) or 'the loader'}: done ({study.stopped}); the search goes on with the other knobs")
+        context.progress.note(f"{', '.join(study.names) or 'the loader'}: done ({study.stopped}); the search goes on with the other knobs")
         study.widen([name for name in later if name in domains])
         names = (*names, *later)
-        _measure(study, bench)
+        _measure(study, context)
     answer = study.answer()
     return study.trials(), Found(dict(answer.config), tuple(names), answer.gain, tuple(map(_gain, answer.knobs)), study.stopped)
 
 
-def _measure(study: ModelStudy, bench: Bench) -> None:
+def _measure(study: ModelStudy, context: RunContext) -> None:
     own = study.observation.anatomy
 
-    def serve(lane: Bench, pieces: Iterator[Plot]) -> None:
+    def serve(lane: RunContext, pieces: Iterator[Plot]) -> None:
         with LivePlots(lane, {}, own.iteration_s, own.iterations, own.peak_memory_gib) as live:
             for plot in pieces:
                 try:
@@ -80,7 +80,7 @@ def _measure(study: ModelStudy, bench: Bench) -> None:
     def give_up(plot: Plot, failure: SessionFailed) -> None:
         study.given_up(plot, f"{MOST_LOST} times the machine was lost that it was measured on; the last time: {failure.detail}")
 
-    spread(bench, study.take, serve, give_up)
+    spread(context, study.take, serve, give_up)
 
 
 def waiting_share(observation: Observation) -> float:

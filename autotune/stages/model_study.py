@@ -20,8 +20,8 @@ from autotune.search.focus import AT_CEILING, LOADER_KINDS, SURE, at_ceiling
 from autotune.search.model import FIRST_LOOK, Answer, ModelSearch, Plot, SearchKnob
 from autotune.search.seeds import guess
 from autotune.secrets import mask_command
-from autotune.stages.bench import Bench
 from autotune.stages.budget import search_ends_s
+from autotune.stages.context import RunContext
 from autotune.stages.kept_session import BlockFailed
 from autotune.stages.plots import BLOCK_S, SETTLE_ITERATIONS, Measured
 from autotune.stages.proposals import to_blame
@@ -79,9 +79,9 @@ class _Seen:
 class ModelStudy:
     """The model, what it was told, and the trials that makes. One lane at a time asks or tells."""
 
-    def __init__(self, bench: Bench, observation: Observation, names: Sequence[str], loader_binds: bool) -> None:
-        self.bench, self.observation, self._loader_binds = bench, observation, loader_binds
-        self.space = bench.spec.search_space
+    def __init__(self, context: RunContext, observation: Observation, names: Sequence[str], loader_binds: bool) -> None:
+        self.context, self.observation, self._loader_binds = context, observation, loader_binds
+        self.space = context.spec.search_space
         self._domains = live_domains(observation.domains, observation.defaults, self.space)
         self.names = list(names)  # knobs searched now
         self.stopped = ""
@@ -100,7 +100,7 @@ class ModelStudy:
 
     def _begin(self) -> float:
         """Seconds into the run at which the search began; a resumed one goes by the same."""
-        journal = self.bench.journal
+        journal = self.context.journal
         began_s = journal.find("search-began")
         if began_s is None:
             began_s = journal.elapsed_s
@@ -122,8 +122,8 @@ class ModelStudy:
             [self._search_knob(name) for name in self.names],
             normalise=partial(normalise, defaults=observation.defaults, space=self.space),
             bottleneck="loader" if self._loader_binds else "compute" if observation.bottleneck in LOADER_KINDS else observation.bottleneck,
-            seed=self.bench.seed, noise=min(max(observation.noise, 0.02), 0.2),
-            compile_start_up_s=self._compile_s, planned_s=self.bench.spec.planned_steps * observation.anatomy.iteration_s,
+            seed=self.context.seed, noise=min(max(observation.noise, 0.02), 0.2),
+            compile_start_up_s=self._compile_s, planned_s=self.context.spec.planned_steps * observation.anatomy.iteration_s,
         )
         for row in self._rows:
             if set(row[0]) <= set(self.names):
@@ -158,16 +158,16 @@ class ModelStudy:
         with self._turn:
             if not self.names:
                 return None
-            self.bench.stop.check()
-            now_s = self.bench.journal.elapsed_s
-            used_up = self.bench.spec.budget.tried(len(self._seen))
+            self.context.stop.check()
+            now_s = self.context.journal.elapsed_s
+            used_up = self.context.spec.budget.tried(len(self._seen))
             if used_up or len(self._rows) > MOST_BLOCKS:
                 self.stopped = "budget.trials is used up" if used_up else "the machine is too noisy to learn more"
                 return None
             if self._loader_binds and at_ceiling(*self.model.gain(self.model.leader()), self.observation.ceiling):
                 self.stopped = f"at {AT_CEILING:.0%} of what an infinitely fast loader would give"
                 return None
-            ends_s = search_ends_s(self.bench, self.observation, self._began_s, self._sure_gain())
+            ends_s = search_ends_s(self.context, self.observation, self._began_s, self._sure_gain())
             iteration_s = self.observation.anatomy.iteration_s
             first_block_s = max(BLOCK_S, MIN_ITERATIONS * iteration_s) + SETTLE_ITERATIONS * iteration_s
             recent, switches = self._block_s[-20:], self._switch_s[-5:]
@@ -186,7 +186,7 @@ class ModelStudy:
             plot = self._within_the_limit(plot)
             if plot is not None:
                 leader = self.model.leader()
-                self.bench.progress.measuring(f"{len(self._rows)} blocks, {plot.purpose}; fastest so far", leader)
+                self.context.progress.measuring(f"{len(self._rows)} blocks, {plot.purpose}; fastest so far", leader)
             return plot
 
     def _sure_gain(self) -> float:
@@ -202,11 +202,11 @@ class ModelStudy:
 
     def _within_the_limit(self, plot: Plot | None) -> Plot | None:
         """``plot`` without configurations beyond ``budget.trials``; None: nothing is left of it."""
-        if plot is None or self.bench.spec.budget.trials is None:
+        if plot is None or self.context.spec.budget.trials is None:
             return plot
         known, blocks = {*self._seen, key_of({})}, []
         for config in plot.blocks:
-            if key_of(config) in known or not self.bench.spec.budget.tried(len(known) - 1):
+            if key_of(config) in known or not self.context.spec.budget.tried(len(known) - 1):
                 known.add(key_of(config))
                 blocks.append(config)
         if not blocks:
@@ -231,11 +231,11 @@ class ModelStudy:
                     round(block.settle_s, 4), round(block.wall_s, 4), (block.failure.kind, block.failure.reason) if block.failure else None,
                     dict(block.no_effect), block.parts if first_time else None,
                 ))  # fmt: skip
-            self.bench.journal.append("plot", "", encode(records))  # whole: a resumed search goes on between two plots
+            self.context.journal.append("plot", "", encode(records))  # whole: a resumed search goes on between two plots
             new = [seen for record in records for seen in self._learn(record)]
             for seen in new:
-                self.bench.progress.trial(self._trial(seen), self.best())
-        self.bench.stop.check()
+                self.context.progress.trial(self._trial(seen), self.best())
+        self.context.stop.check()
 
     def given_up(self, plot: Plot, reason: str) -> None:
         """Nothing came of this plot: what was new in it is not tried again."""
@@ -250,7 +250,7 @@ class ModelStudy:
 
     def restore(self) -> None:
         """After a resume: what was measured before."""
-        for entry in self.bench.journal.all("plot"):
+        for entry in self.context.journal.all("plot"):
             for data in entry.data:
                 record = decode(BlockRecord, data)
                 self._job_s[record.node] = record.at_s
@@ -292,7 +292,7 @@ class ModelStudy:
         config = block.config
         if not config:
             raise BaselineError(
-                f"the unchanged job could not be measured: {reason}", where=" ".join(mask_command(self.bench.spec.command)),
+                f"the unchanged job could not be measured: {reason}", where=" ".join(mask_command(self.context.spec.command)),
                 remedy="see the session's logs in the run directory",
             )
         seen = self._seen[key_of(config)]
@@ -312,7 +312,7 @@ class ModelStudy:
             values, default = self.observation.domains.get(name, ()), self.observation.defaults.get(name)
             useless = [v for v in self.space[name].useless_with(config[name], values, default) if (name, v) not in self._useless]
             if useless:
-                self.bench.progress.warning(f"{name}={config[name]} had no effect: {why}")
+                self.context.progress.warning(f"{name}={config[name]} had no effect: {why}")
             for value in useless:
                 self._exclude(name, value)
 

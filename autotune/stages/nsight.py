@@ -27,35 +27,35 @@ from autotune.explain.nsight import (
 )
 from autotune.explain.records import Side
 from autotune.job.configs import key_of
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune_spaces.base import Config
 
 SETTLE_STEPS = 30  # iterations before the captured ones
 REPORT = "{report}"  # filled in by the executor
 
 
-def captured(bench: Bench, configs: Mapping[str, Config], sides: Mapping[str, Side], device: str) -> tuple[dict[str, Side], tuple[str, ...]]:
+def captured(context: RunContext, configs: Mapping[str, Config], sides: Mapping[str, Side], device: str) -> tuple[dict[str, Side], tuple[str, ...]]:
     """The sides with what the tools asked for saw, and a sentence for each thing that was not to be had."""
     found, notes = dict(sides), []
-    for tool in bench.nsight:
+    for tool in context.nsight:
         why = tool.missing(device)
         if why:
             notes.append(why)
             continue
         for name, side in found.items():
             try:
-                found[name] = _with(bench, tool, name, configs[name], side)
+                found[name] = _with(context, tool, name, configs[name], side)
             except Unreadable as reason:
                 notes.append(f"{tool.title}, {name}: {reason}.")
             except SessionFailed as failure:
-                bench.stop.check_after(failure.kind)
+                context.stop.check_after(failure.kind)
                 notes.append(f"{tool.title}, {name}: the session failed ({failure}).")
         missing = [m for side in found.values() if tool is NSYS and side.nsight_facts for m in side.nsight_facts.missing]
         notes += [f"{tool.title}: its export has {m}." for m in dict.fromkeys(missing)]
     return found, tuple(notes)
 
 
-def _with(bench: Bench, tool: Tool, name: str, config: Config, side: Side) -> Side:
+def _with(context: RunContext, tool: Tool, name: str, config: Config, side: Side) -> Side:
     """``side`` with the tool's report and what it says.
 
     Raises:
@@ -63,8 +63,8 @@ def _with(bench: Bench, tool: Tool, name: str, config: Config, side: Side) -> Si
     """
     kernels = [kernel for row in side.operators for kernel in row.kernels][:TOP_KERNELS]
     words = nsys_words(REPORT) if tool is NSYS else ncu_words(REPORT, kernels)
-    report = _run(bench, tool, name, config, words)
-    kept = _kept(bench, report, f"{name}{tool.suffix}")
+    report = _run(context, tool, name, config, words)
+    kept = _kept(context, report, f"{name}{tool.suffix}")
     if tool is NCU:
         return replace(side, ncu=kept, counters=read_ncu(report))
     database = export(report)
@@ -74,13 +74,13 @@ def _with(bench: Bench, tool: Tool, name: str, config: Config, side: Side) -> Si
         database.unlink(missing_ok=True)  # it is made again from the report by one command, and is many times larger
 
 
-def _run(bench: Bench, tool: Tool, name: str, config: Config, words: tuple[str, ...]) -> Path:
+def _run(context: RunContext, tool: Tool, name: str, config: Config, words: tuple[str, ...]) -> Path:
     label = f"{tool.name}-{name}"
     request = FixedRun(
-        config, seed=0, steps=SETTLE_STEPS, profile=True, label=label, nvtx_modules=bench.nvtx_modules, capture=Capture(words, tool.suffix)
+        config, seed=0, steps=SETTLE_STEPS, profile=True, label=label, nvtx_modules=context.nvtx_modules, capture=Capture(words, tool.suffix)
     )
-    bench.progress.fixed_run(f"{tool.title}, {name}", 1, 1, config)
-    record = bench.recorded("|".join([label, key_of(config)]), label, lambda: bench.executor.run_fixed(request))
+    context.progress.fixed_run(f"{tool.title}, {name}", 1, 1, config)
+    record = context.recorded("|".join([label, key_of(config)]), label, lambda: context.executor.run_fixed(request))
     report = str(record.notes.get("report", ""))
     if not report or not Path(report).exists():
         reason = record.notes.get("profile") or ("the job ended before it" if record.ended_early else f"{tool.name} wrote none")
@@ -88,10 +88,10 @@ def _run(bench: Bench, tool: Tool, name: str, config: Config, words: tuple[str, 
     return Path(report)
 
 
-def _kept(bench: Bench, report: Path, name: str) -> str:
+def _kept(context: RunContext, report: Path, name: str) -> str:
     """The report moved to where a run keeps its traces; returns its path within the run directory."""
-    target = bench.run_dir / "traces" / name
+    target = context.run_dir / "traces" / name
     target.parent.mkdir(exist_ok=True)
     if not target.exists():
         target.hardlink_to(report)  # the session's own stays: a resumed run finds it there
-    return str(target.relative_to(bench.run_dir))
+    return str(target.relative_to(context.run_dir))

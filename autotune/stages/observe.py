@@ -19,7 +19,7 @@ from autotune.errors import BaselineError, HookError
 from autotune.executors.base import SessionFailed
 from autotune.results import Observation
 from autotune.secrets import mask_command
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.stages.fresh import FreshRuns
 from autotune.stages.kept_session import BlockFailed
 from autotune.stages.lanes import MOST_LOST
@@ -28,7 +28,7 @@ from autotune.tracking.records import record_baseline
 from autotune.verdict.bottleneck import name_bottleneck
 from autotune.verdict.speedup import noise_of
 from autotune.verdict.timing import anatomy, cost_without_data, mean_samples, mean_turnover_s, reader_of
-from autotune_spaces.base import Withdrawn
+from autotune_spaces.base import NotApplicable
 from autotune_spaces.codec import decode, encode
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_trials.protocol.messages import Hello, Record, Window
@@ -37,32 +37,32 @@ FIRST_RUN, FIRST_SEED = "first-run", 0  # its key in the journal; the seed of th
 EPOCH_SHARE = 0.05  # of the budget that a live session may spend on the job's first epoch, before anything is measured
 
 
-def observe(bench: Bench) -> Observation:
+def observe(context: RunContext) -> Observation:
     """Measure the baseline, or take it from the journal of a resumed run.
 
     Raises:
         BaselineError: the job fails by itself, or is too short to be timed.
         HookError: the agent cannot get in, or sees no optimizer step.
     """
-    bench.progress.stage("observe", "the job as it is")
-    others = bench.executor.gpu_load()
-    bench.executor.first_epoch_s = first_epoch_s(bench, first_run(bench))
-    stored = bench.journal.find("observation")
+    context.progress.stage("observe", "the job as it is")
+    others = context.executor.gpu_load()
+    context.executor.first_epoch_s = first_epoch_s(context, first_run(context))
+    stored = context.journal.find("observation")
     if stored is not None:
         observation = decode(Observation, stored)
     else:
-        observation = _measure(bench)
-        bench.journal.append("observation", "", encode(observation))
+        observation = _measure(context)
+        context.journal.append("observation", "", encode(observation))
     if others and observation.job.device == "cuda":
-        bench.progress.warning(f"other programs use this machine ({'; '.join(others)}): times scatter, and less memory is left")
+        context.progress.warning(f"other programs use this machine ({'; '.join(others)}): times scatter, and less memory is left")
     if observation.job.loader is not None:
-        bench.executor.loader_key = observation.job.loader.key
-    record_baseline(bench.tracker, observation)
-    bench.progress.observed(observation)
+        context.executor.loader_key = observation.job.loader.key
+    record_baseline(context.tracker, observation)
+    context.progress.observed(observation)
     return observation
 
 
-def first_run(bench: Bench) -> Record:
+def first_run(context: RunContext) -> Record:
     """The unchanged job in a fresh process, as the confirmation will run it. A live session stretches epochs and so does not see how
     long the job is: one that is too short for the proof is refused here, and not after the search.
 
@@ -73,23 +73,23 @@ def first_run(bench: Bench) -> Record:
         BaselineError: the job fails, or has too few iterations to be timed.
         HookError: the agent cannot get in.
     """
-    runs = FreshRuns(bench, bench.spec.convergence.steps, FIRST_RUN)
+    runs = FreshRuns(context, context.spec.convergence.steps, FIRST_RUN)
 
     def measure() -> Record:
         for attempt in itertools.count(1):
-            bench.progress.fixed_run("the job as it is", 1, 1, {})
+            context.progress.fixed_run("the job as it is", 1, 1, {})
             try:
-                return runs.run(bench.executor, {}, FIRST_SEED, FIRST_RUN, ())
+                return runs.run(context.executor, {}, FIRST_SEED, FIRST_RUN, ())
             except SessionFailed as failure:
-                if failure.kind != "lost" or not bench.executor.fails_over or attempt > MOST_LOST:
-                    raise explain_failure(bench, failure) from failure
-                bench.progress.warning(f"{failure.detail}: what was being measured there is measured again")
+                if failure.kind != "lost" or not context.executor.fails_over or attempt > MOST_LOST:
+                    raise explain_failure(context, failure) from failure
+                context.progress.warning(f"{failure.detail}: what was being measured there is measured again")
         raise AssertionError("the loop above returns or raises")
 
-    return bench.recorded(FIRST_RUN, FIRST_RUN, measure)
+    return context.recorded(FIRST_RUN, FIRST_RUN, measure)
 
 
-def first_epoch_s(bench: Bench, record: Record) -> float:
+def first_epoch_s(context: RunContext, record: Record) -> float:
     """How long a live session may wait for the end of the job's first epoch; 0.0: it does not wait.
 
     What an evaluation leaves behind (glibc keeps freed memory from then on, say) is there for all but the first epoch of the job, and
@@ -99,13 +99,13 @@ def first_epoch_s(bench: Bench, record: Record) -> float:
     if not window.turnovers_s or window.epoch_iterations is None:
         return 0.0
     epoch_s = window.epoch_iterations * math.fsum(window.times_s) / len(window.times_s)
-    limit_s = EPOCH_SHARE * bench.spec.budget.minutes * 60
+    limit_s = EPOCH_SHARE * context.spec.budget.minutes * 60
     return 3 * epoch_s + limit_s if epoch_s <= limit_s else 0.0
 
 
-def _measure(bench: Bench) -> Observation:
+def _measure(context: RunContext) -> Observation:
     try:
-        with LiveComparison(bench) as live:
+        with LiveComparison(context) as live:
             hello = live.session.hello
             live.reference({})  # sizes the blocks; not counted
             blocks = [live.block({}), live.block({})]
@@ -114,21 +114,21 @@ def _measure(bench: Bench) -> Observation:
             measured = [live.cost({}, b) for b in blocks]
     except BlockFailed as failure:
         raise BaselineError(
-            f"the unchanged job could not be measured: {failure.reason}", where=" ".join(mask_command(bench.spec.command)),
+            f"the unchanged job could not be measured: {failure.reason}", where=" ".join(mask_command(context.spec.command)),
             remedy="see the session's logs in the run directory",
         ) from failure
     except SessionFailed as failure:
-        raise explain_failure(bench, failure) from failure
+        raise explain_failure(context, failure) from failure
     mean_cost = sum(measured) / len(measured)
     windows = [b.window for b in blocks if b.window is not None]
     parts = anatomy(windows[1], blocks[1].settle_iterations, turnover_s=mean_turnover_s(*windows))
     ceiling = mean_cost / free if free else None
     compute_s = free * mean_samples(windows[1]) / max(1.0, hello.job.backwards_per_step) if free else None
     if any(window.power_capped for window in windows):
-        bench.progress.note("the GPU runs at its power cap, which is no disturbance: the figures hold for this cap")
+        context.progress.note("the GPU runs at its power cap, which is no disturbance: the figures hold for this cap")
     job = replace(hello.job, reader=reader_of(windows, compute_s), copy_share=copy_share(windows),
                   device_memory_share=memory_share(hello, windows))
-    domains, defaults, withdrawn = choose_knobs(bench, hello.machine, job)
+    domains, defaults, withdrawn = choose_knobs(context, hello.machine, job)
     noise = noise_of(measured)
     bottleneck, why = name_bottleneck(parts, ceiling, noise, restarts_workers=restarts_workers(job))
     return Observation(
@@ -164,23 +164,23 @@ def _cost_without_data(live: LiveComparison) -> float | None:
     return cost_without_data(window) if window is not None else None
 
 
-def choose_knobs(bench: Bench, machine: Machine, job: JobFacts) -> tuple[dict, dict, dict]:
+def choose_knobs(context: RunContext, machine: Machine, job: JobFacts) -> tuple[dict, dict, dict]:
     """(knob -> values, knob -> the job's own value, knob -> why it is out)."""
     domains, defaults, withdrawn = {}, {}, {}
-    job = replace(job, surveys={**job.surveys, **bench.executor.survey()})
-    for knob in bench.spec.search_space.knobs:
+    job = replace(job, surveys={**job.surveys, **context.executor.survey()})
+    for knob in context.spec.search_space.knobs:
         try:
             domain = knob.domain(machine, job)
-        except Withdrawn as reason:
+        except NotApplicable as reason:
             withdrawn[knob.name] = str(reason)
         else:
             domains[knob.name], defaults[knob.name] = domain.values, domain.default
     return domains, defaults, withdrawn
 
 
-def explain_failure(bench: Bench, failure: SessionFailed) -> BaselineError | HookError:
+def explain_failure(context: RunContext, failure: SessionFailed) -> BaselineError | HookError:
     """What a failed session of the unchanged job means to its owner."""
-    command = " ".join(mask_command(bench.spec.command))
+    command = " ".join(mask_command(context.spec.command))
     if failure.kind == "unhooked":
         return HookError(failure.detail, where=command)
     if failure.kind == "agent":

@@ -19,7 +19,7 @@ from autotune.errors import BaselineError
 from autotune.executors.base import NODE, PREPARATION_S, SessionFailed
 from autotune.job.configs import key_of
 from autotune.results import Anatomy
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.stages.fresh import FreshRuns
 from autotune.stages.lanes import MOST_LOST, spread
 from autotune.stages.observe import explain_failure
@@ -46,13 +46,13 @@ class Pairs:
         reference, candidate: seed -> record.
     """
 
-    def __init__(self, bench: Bench, candidate: Config, reference: Config, label: str) -> None:
-        self.bench, self.label = bench, label
+    def __init__(self, context: RunContext, candidate: Config, reference: Config, label: str) -> None:
+        self.context, self.label = context, label
         self.configs = {"reference": dict(reference), "candidate": dict(candidate)}
         self.reference: dict[int, Record] = {}
         self.candidate: dict[int, Record] = {}
         place = "|".join([label, key_of(self.configs["candidate"]), key_of(self.configs["reference"])])
-        self._fresh = FreshRuns(bench, bench.spec.convergence.steps, place)
+        self._fresh = FreshRuns(context, context.spec.convergence.steps, place)
 
     def ensure(self, pairs: int) -> None:
         """Have at least ``pairs`` pairs.
@@ -66,30 +66,30 @@ class Pairs:
             return
         pieces_left = iter(missing)
 
-        def serve(lane: Bench, pieces: Iterator[Seed]) -> None:
+        def serve(lane: RunContext, pieces: Iterator[Seed]) -> None:
             for piece in pieces:
                 self._pair(lane, piece.seed, pairs)
 
         def give_up(piece: Seed, failure: SessionFailed) -> None:
             raise SessionFailed("lost", f"{MOST_LOST} times the machine was lost that pair {piece.seed} ran on; the last time: {failure.detail}")
 
-        spread(self.bench, lambda: next(pieces_left, None), serve, give_up)
+        spread(self.context, lambda: next(pieces_left, None), serve, give_up)
 
-    def _pair(self, bench: Bench, seed: int, pairs: int) -> None:
+    def _pair(self, context: RunContext, seed: int, pairs: int) -> None:
         """Both runs of one seed, on one machine: what is there of another machine is measured again."""
         order = ("reference", "candidate") if seed % 2 == 0 else ("candidate", "reference")
-        known = {side: getattr(self, side).get(seed) or bench.stored(self._key(side, seed)) for side in order}
+        known = {side: getattr(self, side).get(seed) or context.stored(self._key(side, seed)) for side in order}
         whole = len({node_of(record) if record is not None else None for record in known.values()}) == 1
         for position, side in enumerate(order):
             record = known[side]
-            if record is None or not (whole or node_of(record) == bench.executor.node):
-                bench.progress.fixed_run(f"{self.label}: {side}", 2 * seed + position + 1, 2 * pairs, self.configs[side])
-                record = self._measured(bench, side, seed)
+            if record is None or not (whole or node_of(record) == context.executor.node):
+                context.progress.fixed_run(f"{self.label}: {side}", 2 * seed + position + 1, 2 * pairs, self.configs[side])
+                record = self._measured(context, side, seed)
             getattr(self, side)[seed] = record
 
     def known(self, pairs: int) -> bool:
         """Whether so many pairs of this label and these two configurations have been made already, by this run or an earlier process of it."""
-        return all(self.bench.stored(self._key(side, seed)) is not None for side in self.configs for seed in range(pairs))
+        return all(self.context.stored(self._key(side, seed)) is not None for side in self.configs for seed in range(pairs))
 
     def repeat_reference(self, seed: int) -> Record:
         """The reference once more with the same seed, on the same machine if it is still there: is the job deterministic?"""
@@ -109,7 +109,7 @@ class Pairs:
         if all(len(r.losses) >= steps for r in records):
             return True
         place = "|".join([self.label, key_of(self.configs["candidate"]), str(steps)])
-        if any(r.ended_early for r in records) or self.bench.out_of_time_at(place):
+        if any(r.ended_early for r in records) or self.context.out_of_time_at(place):
             return False
         self._fresh.steps = steps
         self.label = f"{self.label}-{steps}"
@@ -159,9 +159,9 @@ class Pairs:
         """The objective's cost a sample, in seconds."""
         start = warm_up_end(record.window.times_s)
         cost = cost_per_sample(drop_start(record.window, start))
-        if self.bench.spec.objective == "time_to_train":
+        if self.context.spec.objective == "time_to_train":
             samples = sum(record.window.samples) / len(record.window.samples)
-            return cost + (start_up_excess(record.window, start) + prepared_s(record)) / (self.bench.spec.planned_steps * samples)
+            return cost + (start_up_excess(record.window, start) + prepared_s(record)) / (self.context.spec.planned_steps * samples)
         return cost
 
     def _seeds(self) -> Iterator[int]:
@@ -170,56 +170,56 @@ class Pairs:
     def _key(self, side: str, seed: int, again: bool = False) -> str:
         return "|".join([self.label, key_of(self.configs[side]), side, str(seed), "again" if again else ""])
 
-    def _run(self, bench: Bench, side: str, seed: int, again: bool = False) -> Record:
+    def _run(self, context: RunContext, side: str, seed: int, again: bool = False) -> Record:
         """One run, made once and remembered."""
-        stored = bench.stored(self._key(side, seed, again))
-        return self._measured(bench, side, seed, again) if stored is None else stored
+        stored = context.stored(self._key(side, seed, again))
+        return self._measured(context, side, seed, again) if stored is None else stored
 
-    def _measured(self, bench: Bench, side: str, seed: int, again: bool = False) -> Record:
+    def _measured(self, context: RunContext, side: str, seed: int, again: bool = False) -> Record:
         """One run, made now and put in the journal.
 
         Raises:
             SessionFailed: also where a run of the candidate is too short to be timed: its own failure, and not the job's.
             BaselineError: of the unchanged job.
         """
-        config, node = self.configs[side], bench.executor.node
+        config, node = self.configs[side], context.executor.node
         label = f"{self.label}-{side}-{seed}{'-again' if again else ''}"
         calm = [r.window for r in tuple(getattr(self, side).values()) if node_of(r) == node]
         try:
             if again:
-                record = self._fresh.untimed(bench.executor, config, seed, label)
+                record = self._fresh.untimed(context.executor, config, seed, label)
             else:
-                record = self._fresh.run(bench.executor, config, seed, label, calm)
+                record = self._fresh.run(context.executor, config, seed, label, calm)
         except SessionFailed as failure:
             if config or (failure.kind == "lost" and node):
                 raise
-            raise explain_failure(bench, failure) from failure
+            raise explain_failure(context, failure) from failure
         except BaselineError as error:
             if not config:
                 raise
             raise SessionFailed("ended", error.found) from error
-        bench.journal.append("run", self._key(side, seed, again), {"record": bench.keep_record(label, record)})
-        bench.stop.check()
+        context.journal.append("run", self._key(side, seed, again), {"record": context.keep_record(label, record)})
+        context.stop.check()
         return record
 
     def _first_steps(self, name: str, config: Config, seed: int, loss_scale: float | None) -> Record:
         label = f"{self.label}-gradient-{name}"
         key = "|".join([label, key_of(config), str(seed)])
 
-        def measure(bench: Bench) -> Record:
-            return self._fresh.first_steps(bench.executor, config, seed, label, loss_scale)
+        def measure(context: RunContext) -> Record:
+            return self._fresh.first_steps(context.executor, config, seed, label, loss_scale)
 
-        return self.bench.recorded(key, label, lambda: self._beside(self.reference[seed], measure))
+        return self.context.recorded(key, label, lambda: self._beside(self.reference[seed], measure))
 
-    def _beside(self, reference: Record, measure: Callable[[Bench], Record]) -> Record:
+    def _beside(self, reference: Record, measure: Callable[[RunContext], Record]) -> Record:
         """A run on the machine of ``reference``; should that be lost meanwhile, on another one of its kind."""
         try:
-            return measure(on_node(self.bench, node_of(reference)))
+            return measure(on_node(self.context, node_of(reference)))
         except SessionFailed as failure:
             if failure.kind != "lost":
                 raise
-            self.bench.progress.warning(f"{failure.detail}: what was being measured there is measured again")
-            return measure(self.bench)
+            self.context.progress.warning(f"{failure.detail}: what was being measured there is measured again")
+            return measure(self.context)
 
 
 class SharedBaseline(Pairs):
@@ -227,7 +227,7 @@ class SharedBaseline(Pairs):
     sides no longer stand side by side in time."""
 
     def __init__(self, pairs: Pairs, candidate: Config, label: str) -> None:
-        super().__init__(pairs.bench, candidate, {}, label)
+        super().__init__(pairs.context, candidate, {}, label)
         self._shared = pairs
         self._fresh.steps = pairs._fresh.steps
 
@@ -235,7 +235,7 @@ class SharedBaseline(Pairs):
         """At most as many pairs as the shared baseline has."""
         for seed in sorted(self._shared.reference)[:pairs]:
             if seed not in self.candidate:
-                self.bench.progress.fixed_run(self.label, len(self.candidate) + 1, pairs, self.configs["candidate"])
+                self.context.progress.fixed_run(self.label, len(self.candidate) + 1, pairs, self.configs["candidate"])
                 reference = self._shared.reference[seed]
                 self.candidate[seed] = self._beside(reference, partial(self._run, side="candidate", seed=seed))
                 self.reference[seed] = reference
@@ -252,10 +252,10 @@ def node_of(record: Record) -> str:
     return str(record.notes.get(NODE, ""))
 
 
-def on_node(bench: Bench, node: str) -> Bench:
-    """``bench`` with the lane on ``node``. If that is not there any more: as it is, and so on another machine of the same kind."""
-    lane = bench.executor.lane(node)
-    return bench if lane is None else replace(bench, executor=lane)
+def on_node(context: RunContext, node: str) -> RunContext:
+    """``context`` with the lane on ``node``. If that is not there any more: as it is, and so on another machine of the same kind."""
+    lane = context.executor.lane(node)
+    return context if lane is None else replace(context, executor=lane)
 
 
 def prepared_s(record: Record) -> float:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from autotune.job.configs import key_of, live_choices
 from autotune.results import Anatomy
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.stages.kept_session import COMPILE_LIMIT_S, BlockFailed, KeptSession, Outcome
 from autotune.stages.room import MIN_ITERATIONS
 from autotune.verdict.timing import anatomy, cost_per_sample, disturbed, full_batches, winsorized_mean
@@ -54,9 +54,9 @@ class LivePlots(KeptSession):
     """
 
     def __init__(
-        self, bench: Bench, process_config: Config, iteration_s: float, room: int = 0, own_memory_gib: float = 0.0
+        self, context: RunContext, process_config: Config, iteration_s: float, room: int = 0, own_memory_gib: float = 0.0
     ) -> None:
-        super().__init__(bench, process_config, room, own_memory_gib)
+        super().__init__(context, process_config, room, own_memory_gib)
         self.spoiled = 0  # blocks left out because something else ran
         self._iteration_s = {"": iteration_s}  # of the configurations measured, and "" for those not measured yet
         self._samples = 0.0  # an iteration of the job as it is
@@ -83,7 +83,7 @@ class LivePlots(KeptSession):
 
     def _block(self, config: Config) -> Block:
         self._count += 1
-        space = self.bench.spec.search_space
+        space = self.context.spec.search_space
         slow_start = any(space[name].start_up_cost for name in config)
         block = Block(
             id=f"p{self._count}", knobs=live_choices(config, space), iterations=self._iterations(config),
@@ -94,7 +94,7 @@ class LivePlots(KeptSession):
     def _dear(self, config: Config) -> bool:
         """Whether the job needs more than a few iterations to get from what it was left at to ``config``."""
         before = self._before
-        space = self.bench.spec.search_space
+        space = self.context.spec.search_space
         slow = {name for name in {*(before or {}), *config} if space[name].dear or space[name].start_up_cost}
         return before is None or any(before.get(name) != config.get(name) for name in slow)
 
@@ -135,7 +135,7 @@ class LivePlots(KeptSession):
     def _turnover_s(self, config: Config, report: BlockReport) -> float | None:
         """Mean time lost at an epoch's end with this loader; while none was seen, what building it took, where every epoch does that."""
         assert report.window is not None
-        space = self.bench.spec.search_space
+        space = self.context.spec.search_space
         key = key_of({name: value for name, value in config.items() if space[name].dear})
         seen = self._turnovers.setdefault(key, [])
         seen += report.window.turnovers_s

@@ -14,7 +14,7 @@ from autotune.executors.base import SessionFailed
 from autotune.explain.records import Explanation
 from autotune.results import Observation
 from autotune.secrets import mask_command
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.stages.explain import examine, profiled
 from autotune.stages.observe import choose_knobs, copy_share, explain_failure, memory_share, restarts_workers
 from autotune.verdict.bottleneck import name_bottleneck
@@ -25,7 +25,7 @@ from autotune_trials.protocol.messages import Hello, Record
 SIDE = "baseline"  # the explain stage's name for the only side there is
 
 
-def explain_alone(bench: Bench, config: Config) -> tuple[Observation, Explanation, Record]:
+def explain_alone(context: RunContext, config: Config) -> tuple[Observation, Explanation, Record]:
     """What one profiled process of the job with ``config`` shows.
 
     Raises:
@@ -34,29 +34,29 @@ def explain_alone(bench: Bench, config: Config) -> tuple[Observation, Explanatio
     """
     began = time.monotonic()
     try:
-        record = profiled(bench, SIDE, config)
+        record = profiled(context, SIDE, config)
     except SessionFailed as failure:
-        raise explain_failure(bench, failure) from failure
+        raise explain_failure(context, failure) from failure
     if not record.trace:
         reason = record.notes.get("profile") or "the job ended before its iterations could be profiled"
         raise BaselineError(
-            str(reason), where=" ".join(mask_command(bench.spec.command)), expected="some 100 optimizer steps",
+            str(reason), where=" ".join(mask_command(context.spec.command)), expected="some 100 optimizer steps",
             remedy="raise its number of epochs or steps in job.yaml's command",
         )
-    hello = bench.executor.last_hello
+    hello = context.executor.last_hello
     assert hello is not None
-    observation = observed(bench, hello, record)
-    return observation, examine(bench, observation, {SIDE: config}, {SIDE: record}, began), record
+    observation = observed(context, hello, record)
+    return observation, examine(context, observation, {SIDE: config}, {SIDE: record}, began), record
 
 
-def observed(bench: Bench, hello: Hello, record: Record) -> Observation:
+def observed(context: RunContext, hello: Hello, record: Record) -> Observation:
     """What OBSERVE would say of the job, as far as one process without comparison can tell: no noise, no ceiling."""
     left_out = warm_up_end(record.window.times_s)
     parts = anatomy(drop_start(record.window, left_out), left_out)
     windows = [record.window]
     job = replace(hello.job, reader=reader_of(windows, None), copy_share=copy_share(windows),
                   device_memory_share=memory_share(hello, windows))
-    domains, defaults, withdrawn = choose_knobs(bench, hello.machine, job)
+    domains, defaults, withdrawn = choose_knobs(context, hello.machine, job)
     bottleneck, why = name_bottleneck(parts, None, restarts_workers=restarts_workers(job))
     return Observation(
         machine=hello.machine, job=job, anatomy=parts, noise=0.0, ceiling=None, bottleneck=bottleneck, bottleneck_why=why,

@@ -15,8 +15,8 @@ from autotune.results import Observation, Trial
 from autotune.search.focus import LOADER
 from autotune.search.proposer import Proposer
 from autotune.search.stopping import best_of, plateau
-from autotune.stages.bench import Bench
 from autotune.stages.budget import SEARCH_SHARE
+from autotune.stages.context import RunContext
 from autotune.stages.kept_session import TOO_MANY_WORKERS
 from autotune.tracking.records import record_trial
 from autotune_spaces.base import Config
@@ -40,8 +40,8 @@ class Proposal:
 class Proposals:
     """One lane at a time asks or tells; ``trials`` grows in the order in which they are measured."""
 
-    def __init__(self, bench: Bench, proposer: Proposer, observation: Observation, trials: list[Trial]) -> None:
-        self._bench, self._proposer, self._observation, self._trials = bench, proposer, observation, trials
+    def __init__(self, context: RunContext, proposer: Proposer, observation: Observation, trials: list[Trial]) -> None:
+        self._bench, self._proposer, self._observation, self._trials = context, proposer, observation, trials
         self._turn = threading.RLock()
         self._pending: dict[str, Proposal] = {}
         self._combined = False
@@ -86,32 +86,32 @@ class Proposals:
         return next(n for n in itertools.count() if n not in taken)
 
 
-def _exhausted(bench: Bench, trials: Sequence[Trial], in_flight: int) -> bool:
+def _exhausted(context: RunContext, trials: Sequence[Trial], in_flight: int) -> bool:
     """Budget or plateau: the search is over."""
-    return late(bench, trials, SEARCH_SHARE) or bench.spec.budget.tried(len(trials) + in_flight) or plateau(trials)
+    return late(context, trials, SEARCH_SHARE) or context.spec.budget.tried(len(trials) + in_flight) or plateau(trials)
 
 
-def late(bench: Bench, trials: Sequence[Trial], share: float) -> bool:
+def late(context: RunContext, trials: Sequence[Trial], share: float) -> bool:
     """So much of the budget's time is used up, and something was tried."""
-    return bench.journal.elapsed_s >= share * bench.spec.budget.minutes * 60 and len(trials) >= FEWEST_TRIALS
+    return context.journal.elapsed_s >= share * context.spec.budget.minutes * 60 and len(trials) >= FEWEST_TRIALS
 
 
-def store(bench: Bench, defaults: Config, trials: list[Trial], trial: Trial) -> None:
+def store(context: RunContext, defaults: Config, trials: list[Trial], trial: Trial) -> None:
     """Put a measured trial where it is not lost, and tell those who watch."""
     trials.append(trial)
-    bench.journal.append("trial", key_of(trial.config), encode(trial))
-    record_trial(bench.tracker, trial, defaults)
-    bench.progress.trial(trial, best_of(trials))
+    context.journal.append("trial", key_of(trial.config), encode(trial))
+    record_trial(context.tracker, trial, defaults)
+    context.progress.trial(trial, best_of(trials))
 
 
-def learn(proposer: Proposer, trial: Trial, bench: Bench, *, warn: bool) -> None:
+def learn(proposer: Proposer, trial: Trial, context: RunContext, *, warn: bool) -> None:
     """Take values out of the space that this trial showed to be useless or too large."""
     for knob, why in trial.no_effect.items():
         values, default = proposer.domains.get(knob, ()), proposer.defaults.get(knob)
-        for value in bench.spec.search_space[knob].useless_with(trial.config[knob], values, default):
+        for value in context.spec.search_space[knob].useless_with(trial.config[knob], values, default):
             proposer.exclude(knob, value)
         if warn:
-            bench.progress.warning(f"{knob}={trial.config[knob]} had no effect: {why}")
+            context.progress.warning(f"{knob}={trial.config[knob]} had no effect: {why}")
     for name in to_blame(trial.config, trial.reason) if trial.state == "infeasible" else ():
         size = trial.config.get(name)
         for larger in proposer.domains.get(name, ()):

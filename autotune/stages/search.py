@@ -24,8 +24,8 @@ from autotune.results import KnobGain, Observation, Trial
 from autotune.search.proposer import Proposer
 from autotune.search.seeds import seeds
 from autotune.search.stopping import best_of
-from autotune.stages.bench import Bench
 from autotune.stages.budget import proof_begins_s
+from autotune.stages.context import RunContext
 from autotune.stages.fresh import needs_fresh_process, pair_s
 from autotune.stages.kept_session import BlockFailed
 from autotune.stages.lanes import MOST_LOST, spread
@@ -60,45 +60,45 @@ class Searched:
     finalists: tuple[Finalist, ...]  # best first
 
 
-def search(bench: Bench, observation: Observation) -> Searched:
+def search(context: RunContext, observation: Observation) -> Searched:
     """All that was tried, and what is to be proven; what an earlier process measured comes from the journal.
 
     Raises:
         BaselineError: the unchanged job cannot be measured.
         Interrupted: the user asked to stop; call again to resume.
     """
-    bench.progress.stage("search", f"{len(observation.domains)} knobs")
-    trials = [decode(Trial, e.data) for e in bench.journal.all("trial")]
-    stored = bench.journal.find("search-done")
+    context.progress.stage("search", f"{len(observation.domains)} knobs")
+    trials = [decode(Trial, e.data) for e in context.journal.all("trial")]
+    stored = context.journal.find("search-done")
     if stored is None and observation.domains:
-        found = (_with_model if bench.spec.search == "model" else _with_sampler)(bench, observation, trials)
+        found = (_with_model if context.spec.search == "model" else _with_sampler)(context, observation, trials)
         stored = {"finalists": encode(found)}
-        bench.journal.append("search-done", "", stored)
+        context.journal.append("search-done", "", stored)
     return Searched(tuple(trials), tuple(decode(Finalist, f) for f in (stored or {}).get("finalists", ())))
 
 
-def _with_model(bench: Bench, observation: Observation, trials: list[Trial]) -> tuple[Finalist, ...]:
+def _with_model(context: RunContext, observation: Observation, trials: list[Trial]) -> tuple[Finalist, ...]:
     """The model's answer, with the process knobs on top of it that pay."""
-    stored = bench.journal.find("found")
-    domains = live_domains(observation.domains, observation.defaults, bench.spec.search_space)
-    study = Proposer(bench.run_dir / "optuna.log", bench.spec.search_space, domains, observation.defaults, bench.seed)
+    stored = context.journal.find("found")
+    domains = live_domains(observation.domains, observation.defaults, context.spec.search_space)
+    study = Proposer(context.run_dir / "optuna.log", context.spec.search_space, domains, observation.defaults, context.seed)
     if stored is None:
-        measured, found = search_live(bench, observation)
+        measured, found = search_live(context, observation)
         known = {key_of(t.config) for t in trials}
         for trial in measured:
             if key_of(trial.config) not in known:
                 trials.append(trial)
-                bench.journal.append("trial", key_of(trial.config), encode(trial))
-                record_trial(bench.tracker, trial, observation.defaults)
-        bench.journal.append("found", "", encode(found))
+                context.journal.append("trial", key_of(trial.config), encode(trial))
+                record_trial(context.tracker, trial, observation.defaults)
+        context.journal.append("found", "", encode(found))
     else:
         found = decode(Found, stored)
     study.restore([t for t in trials if t.origin != "process"])  # Optuna's tools read it; the model needs none of it
-    config, log_gain = _search_process(bench, observation, trials, found.names, found.config, found.log_gain)
+    config, log_gain = _search_process(context, observation, trials, found.names, found.config, found.log_gain)
     if log_gain <= math.log1p(MINIMUM_GAIN):
         return ()
     first = Finalist(config, tuple(g for g in found.gains if g.kept == (g.knob in config)))  # a knob dropped live may have paid fresh
-    return (first, *_runner_up(bench.spec.search_space, observation, first, log_gain))
+    return (first, *_runner_up(context.spec.search_space, observation, first, log_gain))
 
 
 def _runner_up(space: SearchSpace, observation: Observation, first: Finalist, log_gain: float) -> tuple[Finalist, ...]:
@@ -112,10 +112,10 @@ def _runner_up(space: SearchSpace, observation: Observation, first: Finalist, lo
     return (Finalist(config, tuple(g for g in first.gains if not g.kept or g.knob in config)),)
 
 
-def _with_sampler(bench: Bench, observation: Observation, trials: list[Trial]) -> tuple[Finalist, ...]:
-    _search_live(bench, observation, trials)
+def _with_sampler(context: RunContext, observation: Observation, trials: list[Trial]) -> tuple[Finalist, ...]:
+    _search_live(context, observation, trials)
     best = best_of(trials)
-    _search_process(bench, observation, trials, list(observation.domains), best.config if best else {}, -(best.log_ratio or 0.0) if best else 0.0)
+    _search_process(context, observation, trials, list(observation.domains), best.config if best else {}, -(best.log_ratio or 0.0) if best else 0.0)
     return tuple(Finalist(config) for config in finalists(trials))
 
 
@@ -130,20 +130,20 @@ def finalists(trials: Sequence[Trial]) -> list[dict[str, Value]]:
     return chosen
 
 
-def _search_live(bench: Bench, observation: Observation, trials: list[Trial]) -> None:
-    space = bench.spec.search_space
+def _search_live(context: RunContext, observation: Observation, trials: list[Trial]) -> None:
+    space = context.spec.search_space
     domains = live_domains(observation.domains, observation.defaults, space)
     if not domains:
         return
-    proposer = Proposer(bench.run_dir / "optuna.log", space, domains, observation.defaults, bench.seed, bench.spec.search)
+    proposer = Proposer(context.run_dir / "optuna.log", space, domains, observation.defaults, context.seed, context.spec.search)
     proposer.restore(trials)
     for trial in trials:
-        learn(proposer, trial, bench, warn=False)
+        learn(proposer, trial, context, warn=False)
     for config in seeds(observation.bottleneck, domains, observation.defaults, observation.anatomy.minor_faults):
         proposer.enqueue(config, "seed")
-    proposals, own = Proposals(bench, proposer, observation, trials), observation.anatomy
+    proposals, own = Proposals(context, proposer, observation, trials), observation.anatomy
 
-    def serve(lane: Bench, pieces: Iterator[Proposal]) -> None:
+    def serve(lane: RunContext, pieces: Iterator[Proposal]) -> None:
         with LiveComparison(lane, noise=observation.noise, room=own.iterations, own_memory_gib=own.peak_memory_gib) as live:
             for proposal in pieces:
                 proposals.measured(_measure(lane, live, proposal, proposals))
@@ -152,15 +152,15 @@ def _search_live(bench: Bench, observation: Observation, trials: list[Trial]) ->
         reason = f"{MOST_LOST} times the machine was lost that it was measured on; the last time: {failure.detail}"
         proposals.measured(Trial(proposal.number, proposal.config, "failed", reason=reason, origin=proposal.origin))
 
-    spread(bench, proposals.take, serve, give_up)
+    spread(context, proposals.take, serve, give_up)
 
 
-def _measure(bench: Bench, live: LiveComparison, proposal: Proposal, proposals: Proposals) -> Trial:
+def _measure(context: RunContext, live: LiveComparison, proposal: Proposal, proposals: Proposals) -> Trial:
     """Raises:
     SessionFailed: "lost"; nothing is known of the configuration.
     """
-    number, config, origin, node, started = proposal.number, proposal.config, proposal.origin, bench.executor.node, time.monotonic()
-    bench.progress.measuring(f"trial {number}", config)
+    number, config, origin, node, started = proposal.number, proposal.config, proposal.origin, context.executor.node, time.monotonic()
+    context.progress.measuring(f"trial {number}", config)
     try:
         comparison = live.compare(config, {}, enough=lambda ratio: _enough(ratio, proposals.best()))
     except BlockFailed as failure:
@@ -168,7 +168,7 @@ def _measure(bench: Bench, live: LiveComparison, proposal: Proposal, proposals: 
     except SessionFailed as failure:
         if failure.kind == "lost":
             raise
-        raise explain_failure(bench, failure) from failure
+        raise explain_failure(context, failure) from failure
     useless = {k: why for k, why in comparison.no_effect.items() if k in config}
     state = "failed" if useless else "pruned" if comparison.pruned else "complete"
     reason = "; ".join(f"{k} had no effect: {why}" for k, why in useless.items())
@@ -188,7 +188,7 @@ def _enough(ratio: LogRatio, best: Trial | None) -> bool:
 
 
 def _search_process(
-    bench: Bench, observation: Observation, trials: list[Trial], names: Sequence[str], best: Config, log_gain: float
+    context: RunContext, observation: Observation, trials: list[Trial], names: Sequence[str], best: Config, log_gain: float
 ) -> tuple[dict[str, Value], float]:
     """Coordinate search over values that need a new process, each on top of the best configuration so far, in paired fresh runs; what a
     running job shows too little of is among them, unless it has already paid there.
@@ -196,7 +196,7 @@ def _search_process(
     Returns:
         the best configuration and its log speed-up over the job as it is.
     """
-    space, best = bench.spec.search_space, dict(best)
+    space, best = context.spec.search_space, dict(best)
     known = {key_of(t.config): t for t in trials if t.origin == "process"}
     for name in names:
         start, start_gain = dict(best), log_gain
@@ -204,29 +204,29 @@ def _search_process(
             config = normalise({**start, name: value}, observation.defaults, space)
             if value == observation.defaults[name] or not needs_fresh_process(space[name], value, observation):
                 continue  # tried in the running job
-            if config == start or bench.spec.budget.tried(len(trials)):
+            if config == start or context.spec.budget.tried(len(trials)):
                 continue
             trial = known.get(key_of(config))
-            ready_s = bench.journal.elapsed_s + PROCESS_PAIRS * pair_s(bench, observation, log_gain)
-            if trial is None and ready_s > proof_begins_s(bench, observation, log_gain):
-                bench.progress.note(f"no time left to try {name}={value}")
+            ready_s = context.journal.elapsed_s + PROCESS_PAIRS * pair_s(context, observation, log_gain)
+            if trial is None and ready_s > proof_begins_s(context, observation, log_gain):
+                context.progress.note(f"no time left to try {name}={value}")
                 continue
             if trial is None:
-                trial = _measure_fresh(bench, config, start, -start_gain, len(trials), observation.noise)
-                store(bench, observation.defaults, trials, trial)
-                bench.stop.check()
+                trial = _measure_fresh(context, config, start, -start_gain, len(trials), observation.noise)
+                store(context, observation.defaults, trials, trial)
+                context.stop.check()
             if trial.state == "complete" and -(trial.log_ratio or 0.0) > log_gain + PROMISING:
                 best, log_gain = dict(config), -(trial.log_ratio or 0.0)
     return best, log_gain
 
 
 def _measure_fresh(
-    bench: Bench, config: Config, reference: Config, reference_ratio: float, number: int, noise: float
+    context: RunContext, config: Config, reference: Config, reference_ratio: float, number: int, noise: float
 ) -> Trial:
     """``config`` against ``reference`` in interleaved fresh processes; the ratio is given against the baseline."""
     started = time.monotonic()
-    bench.progress.measuring(f"trial {number}", config)
-    pairs = Pairs(bench, config, reference, label=f"trial{number}")
+    context.progress.measuring(f"trial {number}", config)
+    pairs = Pairs(context, config, reference, label=f"trial{number}")
     try:
         pairs.ensure(1)
         if not _useless(pairs) and pairs.log_speedups()[0] > -max(CLEAR_LOSS, 4 * noise):
@@ -238,7 +238,7 @@ def _measure_fresh(
         return Trial(number, config, "failed", reason=error.found, origin="process", wall_s=time.monotonic() - started)
     if useless := _useless(pairs):
         for name, why in useless.items():
-            bench.progress.warning(f"{name}={config[name]} had no effect: {why}")
+            context.progress.warning(f"{name}={config[name]} had no effect: {why}")
         reason = "; ".join(f"{name} had no effect: {why}" for name, why in useless.items())
         return Trial(number, config, "failed", reason=reason, origin="process", no_effect=useless, wall_s=time.monotonic() - started)
     gain = pairs.gain(noise)

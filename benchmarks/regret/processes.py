@@ -23,7 +23,7 @@ from autotune.job.load import load_job
 from autotune.job.spec import JobSpec
 from autotune.journal import Journal
 from autotune.report.terminal import open_progress
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.stages.observe import observe
 from autotune.tracking import open_tracker
 from autotune.verdict.timing import cost_per_sample, disturbed, drop_start, mean_samples, start_up_excess, warm_up_end
@@ -73,7 +73,7 @@ class Processes:
             folder, begin = Path(name), time.monotonic()
             journal = Journal(folder / "journal.jsonl", lambda before: before + time.monotonic() - begin)
             with closing(journal), closing(LocalExecutor(self.spec, folder)) as executor, open_progress("quiet", 0) as progress:
-                seen = observe(Bench(self.spec, executor, journal, progress, open_tracker(None, self.job, folder, True), folder))
+                seen = observe(RunContext(self.spec, executor, journal, progress, open_tracker(None, self.job, folder, True), folder))
         domains = {name: list(values) for name, values in seen.domains.items()}
         machine = f"{seen.machine.cores} cores ({seen.machine.cpu_model}), torch {seen.machine.torch_version}"
         return self.records.append(

@@ -51,7 +51,7 @@ class Numerics(str, enum.Enum):
         return list(Numerics).index(self)
 
 
-class Withdrawn(Exception):
+class NotApplicable(Exception):
     """This knob is out of the search for this job on this machine; ``str()`` is the reason shown."""
 
 
@@ -219,13 +219,13 @@ class Knob(ABC):
 
     @abstractmethod
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
-        """Values worth trying here, in order; raises :class:`Withdrawn` with the reason if there are none."""
+        """Values worth trying here, in order; raises :class:`NotApplicable` with the reason if there are none."""
 
     def domain(self, machine: Machine, job: JobFacts) -> Domain:
         """Candidates (or the user's values) and the job's own value.
 
         Raises:
-            Withdrawn: the knob does not apply, or nothing but the job's own value is left.
+            NotApplicable: the knob does not apply, or nothing but the job's own value is left.
         """
         candidates = list(self.candidates(machine, job))
         own = self.current(machine, job)
@@ -240,7 +240,7 @@ class Knob(ABC):
         if not any(_same(own, v) for v in values):
             values.insert(0, own)
         if all(_same(own, v) for v in values):
-            raise Withdrawn(refused[0] if refused else f"{own!r}, the job's own value, is the only one that applies here")
+            raise NotApplicable(refused[0] if refused else f"{own!r}, the job's own value, is the only one that applies here")
         if self.ordered and all(isinstance(v, (int, float)) for v in values):
             values.sort()
         return Domain(tuple(values), own, self.ordered)
@@ -305,7 +305,7 @@ class Knob(ABC):
         Called before every process that is started with ``value``: what lies in ``scratch`` already is used again.
 
         Raises:
-            Withdrawn: it cannot be set here, now.
+            NotApplicable: it cannot be set here, now.
         """
         env = dict(start.env)
         for name, text in self.environment(value).items():

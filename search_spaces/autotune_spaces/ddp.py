@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotune_spaces.base import Knob, LiveJob, Numerics, Scope, Value, Withdrawn
+from autotune_spaces.base import Knob, LiveJob, NotApplicable, Numerics, Scope, Value
 from autotune_spaces.domains import true_or_false
 from autotune_spaces.facts import DdpFacts, JobFacts, Machine
 
@@ -25,14 +25,14 @@ def ddp_of(job: JobFacts) -> DdpFacts:
     """The job's DistributedDataParallel; of several that are built alike the largest.
 
     Raises:
-        Withdrawn: it builds none, or unlike ones.
+        NotApplicable: it builds none, or unlike ones.
     """
     if not job.ddp:
-        raise Withdrawn(_without(job))
+        raise NotApplicable(_without(job))
     kinds = {(d.bucket_cap_mb, d.gradient_as_bucket_view, d.static_graph, d.find_unused_parameters) for d in job.ddp}
     if len(kinds) > 1:
         sites = ", ".join(dict.fromkeys(d.site for d in job.ddp))
-        raise Withdrawn(f"the job builds several DistributedDataParallel with unlike arguments ({sites}), and a knob would make them alike")
+        raise NotApplicable(f"the job builds several DistributedDataParallel with unlike arguments ({sites}), and a knob would make them alike")
     return max(job.ddp, key=lambda d: d.gradients_mib)
 
 
@@ -89,7 +89,7 @@ class DdpSwitch(Knob):
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         ddp = ddp_of(job)
         if getattr(ddp, self.name):
-            raise Withdrawn(f"the job sets {self.name}=True itself ({ddp.site})")
+            raise NotApplicable(f"the job sets {self.name}=True itself ({ddp.site})")
         return [False, True]
 
     def check_value(self, value: Value) -> str | None:

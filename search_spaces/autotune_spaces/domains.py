@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from autotune_spaces.base import Value, Withdrawn
+from autotune_spaces.base import NotApplicable, Value
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 
 
@@ -28,23 +28,23 @@ def loader_of(job: JobFacts) -> LoaderFacts:
     """The job's training DataLoader.
 
     Raises:
-        Withdrawn: it has none.
+        NotApplicable: it has none.
     """
     if job.loader is None:
-        raise Withdrawn("the job reads its training data without a torch DataLoader")
+        raise NotApplicable("the job reads its training data without a torch DataLoader")
     return job.loader
 
 
 def need_cuda(job: JobFacts) -> None:
-    """Raises Withdrawn unless the job trains on a CUDA device."""
+    """Raises NotApplicable unless the job trains on a CUDA device."""
     if job.device != "cuda":
-        raise Withdrawn(f"only for CUDA, and the job trains on {job.device}")
+        raise NotApplicable(f"only for CUDA, and the job trains on {job.device}")
 
 
 def need_convolutions(job: JobFacts) -> None:
-    """Raises Withdrawn if the job's modules are known and none holds a convolution."""
+    """Raises NotApplicable if the job's modules are known and none holds a convolution."""
     if job.models and not any(m.convolutions for m in job.models):
-        raise Withdrawn("the model has no convolutions (no Conv2d or Conv3d)")
+        raise NotApplicable("the model has no convolutions (no Conv2d or Conv3d)")
 
 
 def one_of(value: Value, words: Iterable[str]) -> str | None:

@@ -20,7 +20,7 @@ from bare_runs import run_bare
 from autotune.executors.base import FixedRun, SessionFailed
 from autotune.executors.local import LocalExecutor
 from autotune.job.spec import JobSpec, SearchSpace, SideEffects
-from autotune_spaces.base import Withdrawn
+from autotune_spaces.base import NotApplicable
 from autotune_spaces.facts import JobFacts
 from autotune_spaces.knobs import create
 from autotune_trials.protocol.messages import Block, KnobChoice, Record
@@ -141,7 +141,7 @@ def run(style: Style, tmp_path: Path, config: dict[str, Any]) -> Seen:
     for knob in tuner.spec.search_space.knobs:
         try:
             knob.domain(hello.machine, hello.job)
-        except Withdrawn as reason:
+        except NotApplicable as reason:
             withdrawn[knob.name] = str(reason)
     agent_log = next((tmp_path / "run" / "sessions").glob("*/agent.log"), None)
     assert agent_log is None, agent_log.read_text()

@@ -13,7 +13,7 @@ from harness import STEPS, Place
 from truths import Truth, epoch_means
 
 from autotune_spaces import knobs
-from autotune_spaces.base import Value, Withdrawn
+from autotune_spaces.base import NotApplicable, Value
 from autotune_spaces.facts import JobFacts
 from autotune_trials.protocol.messages import Block, BlockReport, Hello, KnobChoice, Record
 
@@ -61,7 +61,7 @@ def knobs_of(hello: Hello) -> tuple[dict[str, Value], dict[str, str]]:
     for name in LISTED:
         try:
             domain = knobs.create(name, {}).domain(hello.machine, hello.job)
-        except Withdrawn as reason:
+        except NotApplicable as reason:
             withdrawn[name] = str(reason)
         else:
             others = [value for value in domain.values if value != domain.default]

@@ -18,7 +18,7 @@ from autotune.executors.cluster.executor import RayExecutor
 from autotune.job.load import load_job
 from autotune.journal import Journal
 from autotune.report.terminal import QuietProgress
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.tracking import open_tracker
 from autotune_trials.supervisor import process_tags, procfs
 
@@ -63,14 +63,14 @@ class Heard(QuietProgress):
 
 
 @contextmanager
-def bench_on(path: Path) -> Iterator[Bench]:
-    """The bench of a run in ``run`` beside the job file; nothing of its slots may be left afterwards."""
+def bench_on(path: Path) -> Iterator[RunContext]:
+    """The context of a run in ``run`` beside the job file; nothing of its slots may be left afterwards."""
     run_dir, began = path.parent / "run", time.monotonic()
     journal, progress = Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic() - began), Heard()
     try:
         executor = RayExecutor(load_job(path), run_dir, say=progress.note, warn=progress.warning)
         try:
-            yield Bench(executor.spec, executor, journal, progress, open_tracker(None, "e", run_dir), run_dir)
+            yield RunContext(executor.spec, executor, journal, progress, open_tracker(None, "e", run_dir), run_dir)
         finally:
             executor.close()
     finally:

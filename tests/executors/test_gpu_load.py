@@ -13,7 +13,7 @@ from autotune.executors.replay import ReplayExecutor, ReplayTable
 from autotune.job.load import load_job
 from autotune.journal import Journal
 from autotune.report.progress import Event, Progress
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.stages.observe import observe
 from autotune.tracking import open_tracker
 
@@ -72,6 +72,6 @@ def test_who_trains_on_it_is_told(tmp_path: Path, device: str, warned: int) -> N
     with closing(Journal(tmp_path / "run" / "journal.jsonl", lambda before: before)) as journal:
         said, spec = Said(), load_job(tmp_path / "job.yaml")
         tracker = open_tracker(None, "e", tmp_path / "run")
-        bench = Bench(spec, Shared(table, 0), journal, said, tracker, tmp_path / "run")
-        observe(bench)
+        context = RunContext(spec, Shared(table, 0), journal, said, tracker, tmp_path / "run")
+        observe(context)
     assert len([text for text in said.warnings if "GPU 0: 20.0 GiB taken" in text]) == warned

@@ -15,7 +15,7 @@ from simulated_nodes import Nodes
 
 from autotune.job.configs import key_of
 from autotune.results import Trial
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.stages.observe import observe
 from autotune.stages.pairs import Pairs, node_of
 from autotune.stages.search import search
@@ -25,10 +25,10 @@ TRIALS = 8
 RUN = Path("autotune-runs") / "played"
 
 
-def in_flight(bench: Bench, done: int = 1) -> bool:
+def in_flight(context: RunContext, done: int = 1) -> bool:
     """A trial is being measured, ``done`` are in the journal."""
-    slots = bench.executor.lanes() or ()
-    return len(list(bench.journal.all("trial"))) >= done and any(slot._busy for slot in slots)
+    slots = context.executor.lanes() or ()
+    return len(list(context.journal.all("trial"))) >= done and any(slot._busy for slot in slots)
 
 
 def all_there(trials: tuple[Trial, ...]) -> None:
@@ -44,11 +44,11 @@ def job(folder: Path, nodes, words: str = "--block-s 0.1", more: str = "") -> Pa
 
 def test_two_nodes_share_the_search_and_the_pairs(nodes, tmp_path: Path) -> None:
     nodes.only(2)
-    with bench_on(job(tmp_path, nodes)) as bench:
-        trials = search(bench, observe(bench))
+    with bench_on(job(tmp_path, nodes)) as context:
+        trials = search(context, observe(context))
         all_there(trials)
         assert len({t.node for t in trials}) == 2
-        pairs = Pairs(bench, {"num_workers": 2}, {}, "confirm1")
+        pairs = Pairs(context, {"num_workers": 2}, {}, "confirm1")
         pairs.ensure(4)
         of_pairs = [(node_of(pairs.reference[s]), node_of(pairs.candidate[s])) for s in range(4)]
         assert all(one == other for one, other in of_pairs) and len(set(of_pairs)) == 2
@@ -56,13 +56,13 @@ def test_two_nodes_share_the_search_and_the_pairs(nodes, tmp_path: Path) -> None
 
 def test_an_actor_is_killed_in_mid_trial(nodes, tmp_path: Path) -> None:
     nodes.only(1)
-    with bench_on(job(tmp_path, nodes, "--block-s 0.1 --leave-behind")) as bench:
-        observation = observe(bench)
-        (slot,) = bench.executor.lanes()
-        trials = meanwhile(lambda: search(bench, observation), lambda: in_flight(bench), lambda: os.kill(slot.facts.pid, signal.SIGKILL))
+    with bench_on(job(tmp_path, nodes, "--block-s 0.1 --leave-behind")) as context:
+        observation = observe(context)
+        (slot,) = context.executor.lanes()
+        trials = meanwhile(lambda: search(context, observation), lambda: in_flight(context), lambda: os.kill(slot.facts.pid, signal.SIGKILL))
         all_there(trials)
-        assert any("is lost" in text for text in bench.progress.notes)
-        assert slot.gone and bench.executor.lanes()[0].facts.pid != slot.facts.pid
+        assert any("is lost" in text for text in context.progress.notes)
+        assert slot.gone and context.executor.lanes()[0].facts.pid != slot.facts.pid
 
 
 def test_ray_ends_an_actor_in_mid_trial(nodes, tmp_path: Path) -> None:
@@ -70,28 +70,28 @@ def test_ray_ends_an_actor_in_mid_trial(nodes, tmp_path: Path) -> None:
     import ray
 
     nodes.only(1)
-    with bench_on(job(tmp_path, nodes, "--block-s 0.1 --leave-behind")) as bench:
-        observation = observe(bench)
-        (slot,) = bench.executor.lanes()
-        trials = meanwhile(lambda: search(bench, observation), lambda: in_flight(bench), lambda: ray.kill(slot._actor))
+    with bench_on(job(tmp_path, nodes, "--block-s 0.1 --leave-behind")) as context:
+        observation = observe(context)
+        (slot,) = context.executor.lanes()
+        trials = meanwhile(lambda: search(context, observation), lambda: in_flight(context), lambda: ray.kill(slot._actor))
         all_there(trials)
         assert slot.gone
 
 
 def test_a_node_is_gone_in_mid_trial(nodes, tmp_path: Path) -> None:
     nodes.only(2)
-    with bench_on(job(tmp_path, nodes, "--block-s 0.1 --leave-behind")) as bench:
-        observation = observe(bench)
-        trials = meanwhile(lambda: search(bench, observation), lambda: in_flight(bench, 2), nodes.remove)
+    with bench_on(job(tmp_path, nodes, "--block-s 0.1 --leave-behind")) as context:
+        observation = observe(context)
+        trials = meanwhile(lambda: search(context, observation), lambda: in_flight(context, 2), nodes.remove)
         all_there(trials)
-        assert any("is lost" in text for text in bench.progress.notes)
+        assert any("is lost" in text for text in context.progress.notes)
 
 
 def test_a_node_that_comes_later_is_used(nodes, tmp_path: Path) -> None:
     nodes.only(1)
-    with bench_on(job(tmp_path, nodes, "--block-s 0.3")) as bench:
-        observation = observe(bench)
-        trials = meanwhile(lambda: search(bench, observation), lambda: in_flight(bench), nodes.add)
+    with bench_on(job(tmp_path, nodes, "--block-s 0.3")) as context:
+        observation = observe(context)
+        trials = meanwhile(lambda: search(context, observation), lambda: in_flight(context), nodes.add)
         all_there(trials)
         assert len({t.node for t in trials}) == 2
 
@@ -103,9 +103,9 @@ def test_the_node_is_gone_in_mid_observation_and_the_next_one_comes(nodes, tmp_p
         nodes.remove()
         nodes.add()
 
-    with bench_on(job(tmp_path, nodes, "--block-s 0.5")) as bench:
-        observation = meanwhile(lambda: observe(bench), lambda: any(slot._busy for slot in bench.executor.lanes() or ()), replaced)
-        assert observation.domains and any("is lost" in text for text in bench.progress.notes)
+    with bench_on(job(tmp_path, nodes, "--block-s 0.5")) as context:
+        observation = meanwhile(lambda: observe(context), lambda: any(slot._busy for slot in context.executor.lanes() or ()), replaced)
+        assert observation.domains and any("is lost" in text for text in context.progress.notes)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
@@ -194,19 +194,19 @@ def test_through_a_client_of_the_cluster(nodes, tmp_path: Path) -> None:
     if not nodes.client_port:
         pytest.skip("ray[client] is not installed")
     nodes.only(1)
-    with bench_on(make_job(tmp_path / "job", f"address: 'ray://127.0.0.1:{nodes.client_port}'", words="--block-s 0.05", trials=TRIALS)) as bench:
-        all_there(search(bench, observe(bench)))
+    with bench_on(make_job(tmp_path / "job", f"address: 'ray://127.0.0.1:{nodes.client_port}'", words="--block-s 0.05", trials=TRIALS)) as context:
+        all_there(search(context, observe(context)))
 
 
 def test_shares_of_a_node_and_a_resource_that_marks_nodes(nodes, tmp_path: Path) -> None:
     nodes.only(1)
     nodes.add(num_cpus=2, resources={"tuning": 2})
-    with bench_on(job(tmp_path, nodes, more=", resource: tuning")) as bench:
-        wait_until(lambda: len(bench.executor.lanes()) == 2)
-        slots = bench.executor.lanes()
+    with bench_on(job(tmp_path, nodes, more=", resource: tuning")) as context:
+        wait_until(lambda: len(context.executor.lanes()) == 2)
+        slots = context.executor.lanes()
         assert [slot.place.of for slot in slots] == [2, 2]
         assert not set(slots[0].facts.cores) & set(slots[1].facts.cores)
-        trials = search(bench, observe(bench))
+        trials = search(context, observe(context))
         all_there(trials)
         assert {t.node for t in trials} == {slot.node for slot in slots}
 
@@ -214,8 +214,8 @@ def test_shares_of_a_node_and_a_resource_that_marks_nodes(nodes, tmp_path: Path)
 def test_a_directory_on_a_shared_file_system(nodes, tmp_path: Path) -> None:
     nodes.only(1)
     path = job(tmp_path, nodes, more=", workdir: shared, slots: 1")
-    with bench_on(path) as bench:
-        observe(bench)
-        sessions = sorted((bench.run_dir / "sessions").iterdir())
+    with bench_on(path) as context:
+        observe(context)
+        sessions = sorted((context.run_dir / "sessions").iterdir())
         assert sessions and all((s / "session.json").exists() for s in sessions)
         assert json.loads((sessions[0] / "noticed.json").read_text()) == [], "what the tuner writes meanwhile is none of the job's doing"

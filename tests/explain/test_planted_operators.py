@@ -66,7 +66,7 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Profiled:
     (folder / "job.yaml").write_text(f"command: python train.py\nenv: {{XDG_CACHE_HOME: '{folder}', OMP_NUM_THREADS: '1'}}\n")
     executor = LocalExecutor(load_job(folder / "job.yaml"), folder / "run")
     warnings: list[str] = []
-    bench: Any = SimpleNamespace(
+    context: Any = SimpleNamespace(
         run_dir=folder / "run", progress=SimpleNamespace(warning=warnings.append, note=warnings.append), executor=executor,
         recorded=lambda key, label, measure: measure(),
     )  # fmt: skip
@@ -76,7 +76,7 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Profiled:
         observation: Any = SimpleNamespace(
             job=SimpleNamespace(device="cpu"), machine=SimpleNamespace(cores=2), defaults={}, startup_s=executor.last_hello.startup_s
         )
-        sides, notes = with_frames(bench, observation, {"baseline": describe(bench, observation, "baseline", {}, record, peaks)})
+        sides, notes = with_frames(context, observation, {"baseline": describe(context, observation, "baseline", {}, record, peaks)})
         side = sides["baseline"]
     finally:
         executor.close()

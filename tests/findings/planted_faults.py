@@ -117,9 +117,9 @@ def run(planted: Planted, directory: Path, clean: bool) -> Run:
     finally:
         session.close()
     observation: Any = SimpleNamespace(machine=hello.machine, job=hello.job, defaults={}, withdrawn={})
-    bench: Any = SimpleNamespace(run_dir=directory)
+    context: Any = SimpleNamespace(run_dir=directory)
     peaks = beside_vendor(measure_peaks(hello.machine.device), hello.machine.device_name)
-    side = explain.describe(bench, observation, "baseline", planted.knobs, record, peaks)
+    side = explain.describe(context, observation, "baseline", planted.knobs, record, peaks)
     return Run(record, judge({"baseline": explain.case(observation, "baseline", side, record, peaks)}), mean_cost(figures, record))
 
 

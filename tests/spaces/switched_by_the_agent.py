@@ -15,7 +15,7 @@ from knob_settings import SETTINGS
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from autotune_spaces.base import Scope, Withdrawn
+from autotune_spaces.base import NotApplicable, Scope
 from autotune_spaces.knobs import create, get, names
 from autotune_spaces.machine import probe
 from autotune_trials.agent.core.agent import Agent
@@ -99,7 +99,7 @@ for name in names():
     own, before = knob.current(machine, facts), state()
     try:
         values = list(knob.domain(machine, facts).values)
-    except Withdrawn as reason:
+    except NotApplicable as reason:
         values = str(reason)  # type: ignore[assignment]
     agent.knobs.apply(knob, other)
     train(3)

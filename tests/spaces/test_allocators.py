@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from machines import CUDA, CUDA_JOB, JOB, job, machine
 
-from autotune_spaces.base import Knob, Start, Value, Withdrawn
+from autotune_spaces.base import Knob, NotApplicable, Start, Value
 from autotune_spaces.knobs import create, get
 from autotune_spaces.knobs.malloc import JEMALLOC_SETTINGS, RETAINING, preloaded
 
@@ -64,9 +64,9 @@ def test_a_path_that_the_loader_could_not_read_is_passed_over(libraries: Path, t
 def test_what_is_there_is_offered() -> None:
     surveys = {"malloc": {"tcmalloc": "/usr/lib/libtcmalloc.so.4"}}
     assert get("malloc").domain(machine(), job(surveys=surveys)).values == ("default", "tcmalloc")
-    with pytest.raises(Withdrawn, match="apt-get install libjemalloc2"):
+    with pytest.raises(NotApplicable, match="apt-get install libjemalloc2"):
         get("malloc").domain(machine(), JOB)
-    with pytest.raises(Withdrawn, match="libjemalloc was not found"):
+    with pytest.raises(NotApplicable, match="libjemalloc was not found"):
         create("malloc", None, ["jemalloc"]).domain(machine(), job(surveys=surveys))
 
 
@@ -75,14 +75,14 @@ def test_glibcs_own_is_offered_on_a_cpu_unless_the_job_has_settings_for_it() -> 
     assert get("malloc").domain(machine(), job(surveys=surveys)).values == ("default", "retain")
     unlike = job(surveys=surveys, own_settings={"GLIBC_TUNABLES": "glibc.pthread.rseq=0"})
     assert get("malloc").domain(machine(), unlike).values == ("default", "retain")
-    with pytest.raises(Withdrawn, match="neither jemalloc nor tcmalloc"):
+    with pytest.raises(NotApplicable, match="neither jemalloc nor tcmalloc"):
         get("malloc").domain(machine(CUDA), job(CUDA_JOB, surveys=surveys))
     for own in ({"MALLOC_TRIM_THRESHOLD_": "1"}, {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=1"}):
-        with pytest.raises(Withdrawn, match=f"the job sets {next(iter(own))} itself"):
+        with pytest.raises(NotApplicable, match=f"the job sets {next(iter(own))} itself"):
             create("malloc", None, ["retain"]).domain(machine(), job(surveys=surveys, own_settings=own))
     preloads = {"LD_PRELOAD": "/opt/libjemalloc.so.2"}
     assert get("malloc").domain(machine(), job(surveys=surveys, own_settings=preloads)).values == ("jemalloc", "default")
-    with pytest.raises(Withdrawn, match="is not glibc.*apt-get install libjemalloc2"):
+    with pytest.raises(NotApplicable, match="is not glibc.*apt-get install libjemalloc2"):
         create("malloc", None, ["retain"]).domain(machine(), JOB)
 
 
@@ -155,7 +155,7 @@ def test_an_allocator_of_the_jobs_own_is_the_baseline() -> None:
     own = job(surveys=surveys, own_settings={"LD_PRELOAD": "/opt/libiomp5.so:/opt/libjemalloc.so.2"})
     domain = get("malloc").domain(machine(), own)
     assert (domain.default, set(domain.values)) == ("jemalloc", {"default", "jemalloc", "tcmalloc"})
-    with pytest.raises(Withdrawn, match="preloads mimalloc"):
+    with pytest.raises(NotApplicable, match="preloads mimalloc"):
         get("malloc").domain(machine(), job(surveys=surveys, own_settings={"LD_PRELOAD": "/usr/lib/libmimalloc.so.2.0"}))
 
 
@@ -187,7 +187,7 @@ def test_the_library_goes_before_what_is_preloaded(libraries: Path) -> None:
 
 def test_a_library_that_is_gone_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune_spaces.knobs.malloc._system", lambda: iter(()))
-    with pytest.raises(Withdrawn, match="libtcmalloc was not found"):
+    with pytest.raises(NotApplicable, match="libtcmalloc was not found"):
         prepared(get("malloc"), "tcmalloc", tmp_path, PATH="")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from machines import CPU, DDP, DDP_JOB, JOB, UNUSED_JOB, job
 
-from autotune_spaces.base import Withdrawn
+from autotune_spaces.base import NotApplicable
 from autotune_spaces.knobs import create, get
 
 KNOBS = ("ddp_bucket_cap_mb", "gradient_as_bucket_view", "static_graph")
@@ -23,7 +23,7 @@ def ddp(**changes: Any) -> Any:
 
 
 def reason(knob: str, facts: Any) -> str:
-    with pytest.raises(Withdrawn) as caught:
+    with pytest.raises(NotApplicable) as caught:
         get(knob).domain(CPU, facts)
     return str(caught.value)
 
@@ -65,7 +65,7 @@ def test_a_static_graph_is_offered_only_where_it_saves_something_and_nothing_spe
     assert get("static_graph").domain(CPU, UNUSED_JOB).values == (False, True)
     assert "no search" in reason("static_graph", DDP_JOB)
     assert "differ from iteration to iteration" in reason("static_graph", ddp(find_unused_parameters=True, seen_static=False))
-    assert "differ" in str(pytest.raises(Withdrawn, create("static_graph", values=[True]).domain, CPU,
+    assert "differ" in str(pytest.raises(NotApplicable, create("static_graph", values=[True]).domain, CPU,
                                          ddp(find_unused_parameters=True, seen_static=False)).value)  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from machines import ADAM, ATTENDING, CPU, CUDA, CUDA_JOB, DDP, FULL_JOB, JOB, MLP, OLD_CUDA, job, machine, with_loader
 
-from autotune_spaces.base import Withdrawn
+from autotune_spaces.base import NotApplicable
 from autotune_spaces.facts import JobFacts, OptimizerFacts, ProcessFacts, ReaderFacts
 from autotune_spaces.knobs import create, get
 
@@ -18,7 +18,7 @@ def values(name, where=CPU, what=JOB, **options):  # type: ignore[no-untyped-def
 
 
 def out(name, where=CPU, what=JOB, **options):  # type: ignore[no-untyped-def]
-    with pytest.raises(Withdrawn) as caught:
+    with pytest.raises(NotApplicable) as caught:
         values(name, where, what, **options)
     return str(caught.value)
 

@@ -15,7 +15,7 @@ from machines import CPU, CUDA, CUDA_JOB, JOB, OLD_CUDA
 from small_job import SmallJob
 
 from autotune_spaces import docs
-from autotune_spaces.base import Knob, Numerics, Scope, Withdrawn
+from autotune_spaces.base import Knob, NotApplicable, Numerics, Scope
 from autotune_spaces.codec import decode, encode
 from autotune_spaces.knobs import create, get, names
 from autotune_trials.protocol.messages import KnobChoice
@@ -82,7 +82,7 @@ def test_domain_holds_the_jobs_own_value(name: str) -> None:
 def test_has_a_domain_or_says_why_not(name: str, machine, job) -> None:  # type: ignore[no-untyped-def]
     try:
         assert get(name).domain(machine, job).values
-    except Withdrawn as reason:
+    except NotApplicable as reason:
         assert len(str(reason)) > 15
         assert "\n" not in str(reason)
 

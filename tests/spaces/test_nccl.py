@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from machines import CPU, CUDA, CUDA_JOB, DDP_JOB, NCCL_JOB, job, machine
 
-from autotune_spaces.base import Withdrawn
+from autotune_spaces.base import NotApplicable
 from autotune_spaces.knobs import create, get
 
 NODE = machine(CUDA, device_count=8, nccl_version=(2, 28, 9))
@@ -21,7 +21,7 @@ def values(where: Any = NODE, what: Any = NCCL_JOB, asked: Any = None) -> tuple[
 
 
 def reason(where: Any = NODE, what: Any = NCCL_JOB, asked: Any = None) -> str:
-    with pytest.raises(Withdrawn) as caught:
+    with pytest.raises(NotApplicable) as caught:
         values(where, what, asked)
     return str(caught.value)
 

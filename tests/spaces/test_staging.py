@@ -10,7 +10,7 @@ import pytest
 from machines import JOB, job, machine
 
 from autotune_spaces import staging
-from autotune_spaces.base import Start, Withdrawn
+from autotune_spaces.base import NotApplicable, Start
 from autotune_spaces.knobs import create
 from autotune_spaces.knobs.data_staging import LEAST_MIB, no_room
 
@@ -182,7 +182,7 @@ def staged(folder: Path, *words: str, path: str | None = None, **where: float) -
 
 
 def out(folder: Path, *words: str, path: str | None = None, **where: float) -> str:
-    with pytest.raises(Withdrawn) as caught:
+    with pytest.raises(NotApplicable) as caught:
         staged(folder, *words, path=path, **where)
     return str(caught.value)
 

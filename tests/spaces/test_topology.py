@@ -14,7 +14,7 @@ import pytest
 from machines import CPU, JOB, SURVEYED, job, machine
 
 from autotune_spaces import gpus
-from autotune_spaces.base import Withdrawn
+from autotune_spaces.base import NotApplicable
 from autotune_spaces.facts import JobFacts
 from autotune_spaces.knobs import create, get
 from autotune_spaces.knobs.cpu_affinity import cpus_of
@@ -96,16 +96,16 @@ def test_what_there_is_to_choose(tmp_path: Path) -> None:
 
 def test_where_there_is_nothing_to_choose(tmp_path: Path) -> None:
     flat = surveyed(tree(tmp_path, ["0", "1"], ["0-1"]), "0-1")
-    with pytest.raises(Withdrawn, match="nothing to choose on one NUMA node with 2 CPUs, no two of which share a core"):
+    with pytest.raises(NotApplicable, match="nothing to choose on one NUMA node with 2 CPUs, no two of which share a core"):
         values(flat)
     assert values(flat, values=["0"]) == ("all", "0"), "asked for by name"
-    with pytest.raises(Withdrawn, match=r"none of the CPUs 5-6 .* \(0-1\)"):
+    with pytest.raises(NotApplicable, match=r"none of the CPUs 5-6 .* \(0-1\)"):
         values(flat, values=["5-6"])
-    with pytest.raises(Withdrawn, match="none of the CPUs node-1"):
+    with pytest.raises(NotApplicable, match="none of the CPUs node-1"):
         values(flat, values=["node-1"])
-    with pytest.raises(Withdrawn, match="GOMP_CPU_AFFINITY"):
+    with pytest.raises(NotApplicable, match="GOMP_CPU_AFFINITY"):
         values(job(SURVEYED, own_settings={"cpus": "0-7", "GOMP_CPU_AFFINITY": "0-3"}))
-    with pytest.raises(Withdrawn, match="does not say"):
+    with pytest.raises(NotApplicable, match="does not say"):
         values(JOB)
 
 
@@ -216,12 +216,12 @@ def test_a_gpu_whose_node_does_not_matter_or_is_not_known(tmp_path: Path, monkey
     look_at(with_gpus(tmp_path / "unknown", TWO_NODES, [0, -1]), monkeypatch)
     unknown = on_gpus(tmp_path / "unknown", "0-7")
     assert values(unknown) == ("all", "node-0", "node-1", "spare-1")
-    with pytest.raises(Withdrawn, match="does not say which NUMA node"):
+    with pytest.raises(NotApplicable, match="does not say which NUMA node"):
         values(unknown, values=["gpu-node"])
     look_at(with_gpus(tmp_path / "one", {0: "0-7"}, [0]), monkeypatch)
-    with pytest.raises(Withdrawn, match="all on one NUMA node"):
+    with pytest.raises(NotApplicable, match="all on one NUMA node"):
         values(on_gpus(tmp_path / "one", "0-7"), values=["gpu-node"])
-    with pytest.raises(Withdrawn, match="trains on cpu"):
+    with pytest.raises(NotApplicable, match="trains on cpu"):
         values(SURVEYED, values=["gpu-node"])
 
 

@@ -16,7 +16,7 @@ from autotune.job.spec import JobSpec
 from autotune.journal import Journal
 from autotune.report.terminal import open_progress
 from autotune.results import Result
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.tracking import open_tracker
 from autotune.tuner import tune
 from autotune_trials.protocol.messages import Record
@@ -66,4 +66,4 @@ def run(folder: Path, machine: ReplayExecutor, spec: JobSpec | None = None, cloc
     journal = Journal(run_dir / "journal.jsonl", clock or (lambda before: before + time.monotonic() - started))
     tracker = open_tracker(None, "e", run_dir)
     with closing(journal), open_progress(shown, 60.0) as progress:
-        return tune(Bench(spec, machine, journal, progress, tracker, run_dir))
+        return tune(RunContext(spec, machine, journal, progress, tracker, run_dir))

@@ -27,9 +27,9 @@ def better(again: dict[str, float], *rates: float) -> tuple[dict[str, float], in
         asked.append((threads, device, again_))
         return again
 
-    bench: Any = SimpleNamespace(executor=SimpleNamespace(measure_peaks=measure_peaks), progress=SimpleNamespace(note=lambda text: None))
+    context: Any = SimpleNamespace(executor=SimpleNamespace(measure_peaks=measure_peaks), progress=SimpleNamespace(note=lambda text: None))
     sides = {f"side{i}": Side(operators=(product(rate),)) for i, rate in enumerate(rates)}
-    found = better_peaks(bench, OBSERVATION, dict.fromkeys(sides, {}), sides, beside_vendor(FIRST, ""))
+    found = better_peaks(context, OBSERVATION, dict.fromkeys(sides, {}), sides, beside_vendor(FIRST, ""))
     assert all(call == (2, "cpu", True) for call in asked)
     return {peak.name: peak.value for peak in found}, len(asked)
 

@@ -13,7 +13,7 @@ from replayed import Loss, Machine, job, run, table
 from autotune.journal import Journal
 from autotune.report.terminal import open_progress
 from autotune.results import Observation
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.stages.kept_session import BlockFailed
 from autotune.stages.live import LiveComparison
 from autotune.stages.observe import observe
@@ -44,9 +44,9 @@ def measured(folder: Path, machine: Machine, config: Config, reference: Config) 
     journal = Journal(folder / "run" / "journal.jsonl", lambda before: before)
     with closing(journal), open_progress("quiet", 60.0) as progress:
         tracker = open_tracker(None, "e", folder / "run")
-        bench = Bench(job(folder), machine, journal, progress, tracker, folder / "run")
-        seen = observe(bench)
-        with LiveComparison(bench, {}, seen.noise, seen.anatomy.iterations, seen.anatomy.peak_memory_gib) as live:
+        context = RunContext(job(folder), machine, journal, progress, tracker, folder / "run")
+        seen = observe(context)
+        with LiveComparison(context, {}, seen.noise, seen.anatomy.iterations, seen.anatomy.peak_memory_gib) as live:
             live.compare(config, reference, prune=False)
     return seen
 

@@ -16,7 +16,7 @@ from autotune.executors.base import NODE, Executor, FixedRun, LiveSession, Sessi
 from autotune.job.configs import key_of
 from autotune.journal import Journal
 from autotune.report.terminal import open_progress
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.stages.lanes import MOST_LOST, spread
 from autotune.stages.observe import observe
 from autotune.stages.pairs import Pairs, Seed, node_of
@@ -80,16 +80,16 @@ class Several(Machine):
 
 
 @contextmanager
-def bench_of(folder: Path, executor: Executor, trials: int = 12, kind: str = "tpe") -> Iterator[Bench]:
+def bench_of(folder: Path, executor: Executor, trials: int = 12, kind: str = "tpe") -> Iterator[RunContext]:
     spec = job(folder, SPACE, f"budget: {{trials: {trials}, minutes: 5}}\nsearch: {kind}\n")
     journal = Journal(folder / "run" / "journal.jsonl", lambda before: before)
     with closing(journal), open_progress("quiet", 60.0) as progress:
-        yield Bench(spec, executor, journal, progress, open_tracker(None, "e", folder / "run"), folder / "run")
+        yield RunContext(spec, executor, journal, progress, open_tracker(None, "e", folder / "run"), folder / "run")
 
 
 def trials_of(folder: Path, executor: Executor, trials: int = 12, kind: str = "tpe"):
-    with bench_of(folder, executor, trials, kind) as bench:
-        return search(bench, observe(bench)).trials
+    with bench_of(folder, executor, trials, kind) as context:
+        return search(context, observe(context)).trials
 
 
 def test_one_lane_searches_as_no_lanes_do(tmp_path: Path) -> None:
@@ -131,10 +131,10 @@ def test_the_trial_of_a_lost_machine_is_measured_on_another(tmp_path: Path) -> N
 def test_when_all_are_lost_the_search_waits_for_the_next_machine(tmp_path: Path) -> None:
     first, later = Lane("first"), Lane("later")
     several = Several(first, later, at_first=1)
-    with bench_of(tmp_path, several) as bench:
-        observation = observe(bench)
+    with bench_of(tmp_path, several) as context:
+        observation = observe(context)
         first.breaks = lambda config: bool(config)
-        trials = search(bench, observation).trials
+        trials = search(context, observation).trials
     assert {t.node for t in trials} == {"later"} and all(t.state in ("complete", "pruned") for t in trials)
 
 
@@ -153,14 +153,14 @@ def test_a_configuration_that_takes_machine_after_machine_with_it_is_given_up(tm
 def test_both_runs_of_a_pair_are_of_one_machine(tmp_path: Path) -> None:
     broken = Lane("broken")
     several = Several(broken, Lane("a"), Lane("bb"))
-    with bench_of(tmp_path, several) as bench:
-        pairs = Pairs(bench, {"num_workers": 2}, {}, "confirm1")
+    with bench_of(tmp_path, several) as context:
+        pairs = Pairs(context, {"num_workers": 2}, {}, "confirm1")
         pairs.ensure(3)
         broken.breaks = lambda config: bool(config)  # in mid-pair: its baseline run is of no use to others
         pairs.ensure(9)
         nodes = [(node_of(pairs.reference[s]), node_of(pairs.candidate[s])) for s in range(9)]
         assert all(one == other for one, other in nodes) and {"a", "bb"} <= {one for one, _ in nodes}
-        again = Pairs(bench, {"num_workers": 2}, {}, "confirm1")  # as a resumed run does: nothing is measured again
+        again = Pairs(context, {"num_workers": 2}, {}, "confirm1")  # as a resumed run does: nothing is measured again
         before = [len(lane.sessions) for lane in several.all]
         again.ensure(9)
         assert [len(lane.sessions) for lane in several.all] == before
@@ -170,7 +170,7 @@ def test_both_runs_of_a_pair_are_of_one_machine(tmp_path: Path) -> None:
 def test_an_error_ends_all_lanes_and_is_raised_once(tmp_path: Path) -> None:
     begun: list[int] = []
 
-    def serve(bench: Bench, pieces: Iterator[int]) -> None:
+    def serve(context: RunContext, pieces: Iterator[int]) -> None:
         for piece in pieces:
             begun.append(piece)
             if piece == 3:
@@ -178,15 +178,15 @@ def test_an_error_ends_all_lanes_and_is_raised_once(tmp_path: Path) -> None:
             time.sleep(0.05)
 
     numbers = iter(range(1, 100))
-    with bench_of(tmp_path, Several(Lane("a"), Lane("bb"))) as bench, pytest.raises(ValueError, match="planned"):
-        spread(bench, lambda: next(numbers, None), serve, lambda piece, failure: None)
+    with bench_of(tmp_path, Several(Lane("a"), Lane("bb"))) as context, pytest.raises(ValueError, match="planned"):
+        spread(context, lambda: next(numbers, None), serve, lambda piece, failure: None)
     assert len(begun) < 10
 
 
 def test_what_is_run_beside_a_pair_is_run_elsewhere_if_its_machine_is_lost_meanwhile(tmp_path: Path) -> None:
     lane = Lane("a")
-    with bench_of(tmp_path, Several(lane)) as bench:
-        pairs = Pairs(bench, {"num_workers": 2}, {}, "confirm1")
+    with bench_of(tmp_path, Several(lane)) as context:
+        pairs = Pairs(context, {"num_workers": 2}, {}, "confirm1")
         pairs.ensure(1)
         assert node_of(pairs.reference[0]) == "a"
         lane.breaks = lambda config: True
@@ -197,8 +197,8 @@ def test_what_is_run_beside_a_pair_is_run_elsewhere_if_its_machine_is_lost_meanw
 def test_no_machine_is_waited_for_where_there_is_nothing_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss check asks for pairs that the confirmation has made; all machines may be gone by then."""
     several = Several(Lane("a"))
-    with bench_of(tmp_path, several) as bench:
-        pairs = Pairs(bench, {"num_workers": 2}, {}, "confirm1")
+    with bench_of(tmp_path, several) as context:
+        pairs = Pairs(context, {"num_workers": 2}, {}, "confirm1")
         pairs.ensure(2)
         monkeypatch.setattr(several, "lanes", lambda: pytest.fail("a machine is asked for"))
         pairs.ensure(2)
@@ -213,15 +213,15 @@ def test_machines_lost_with_one_piece_are_not_held_against_another(tmp_path: Pat
     def take() -> Seed | None:
         return next((Seed(n) for n in numbers), None)  # nobody else keeps it, so the next one may lie in its place
 
-    def serve(lane: Bench, mine: Iterator[Seed]) -> None:
+    def serve(lane: RunContext, mine: Iterator[Seed]) -> None:
         for piece in mine:
             begun[piece.seed] += 1
             if begun[piece.seed] < MOST_LOST:
                 lane.executor.gone = True
                 raise SessionFailed("lost", "the power is out")
 
-    with bench_of(tmp_path, Several(*(Lane(f"{n}") for n in range(MOST_LOST * pieces)))) as bench:
-        spread(bench, take, serve, lambda piece, failure: given_up.append(piece.seed))
+    with bench_of(tmp_path, Several(*(Lane(f"{n}") for n in range(MOST_LOST * pieces)))) as context:
+        spread(context, take, serve, lambda piece, failure: given_up.append(piece.seed))
     assert not given_up and begun == dict.fromkeys(range(pieces), MOST_LOST)
 
 

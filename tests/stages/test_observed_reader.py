@@ -14,7 +14,7 @@ from autotune.job.load import load_job
 from autotune.journal import Journal
 from autotune.report.terminal import open_progress
 from autotune.results import Observation
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.stages.observe import copy_share, observe
 from autotune.tracking import open_tracker
 from autotune_trials.protocol.messages import Window
@@ -60,9 +60,9 @@ def observed(folder: Path, item: str, workers: int, length: int = 16_000) -> Obs
     journal = Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic() - started)
     with closing(journal), open_progress("quiet", 60.0) as progress, closing(LocalExecutor(spec, run_dir)) as executor:
         tracker = open_tracker(None, "e", run_dir)
-        bench = Bench(spec, executor, journal, progress, tracker, run_dir)
-        found = observe(bench)
-        assert observe(bench) == found, "a resumed run finds the same in its journal"
+        context = RunContext(spec, executor, journal, progress, tracker, run_dir)
+        found = observe(context)
+        assert observe(context) == found, "a resumed run finds the same in its journal"
     return found
 
 

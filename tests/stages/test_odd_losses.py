@@ -18,7 +18,7 @@ from autotune.journal import Journal
 from autotune.report.terminal import open_progress
 from autotune.results import LossVerdict
 from autotune.stages import fresh
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.stages.converge import converge
 from autotune.stages.pairs import Pairs
 from autotune.tracking import open_tracker
@@ -39,7 +39,7 @@ def check(
 ) -> LossVerdict:
     """The loss check of ``python odd_losses.py <words>`` under ``config``, in real sessions with short windows."""
     with pairs_of(folder, monkeypatch, words, config, extra) as pairs:
-        return converge(pairs.bench, config, pairs)
+        return converge(pairs.context, config, pairs)
 
 
 @contextmanager
@@ -55,8 +55,8 @@ def pairs_of(
     spec, run_dir = load_job(folder / "job" / "job.yaml"), folder / "run"
     journal = Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic())
     with closing(journal), open_progress("quiet", 60.0) as progress, closing(LocalExecutor(spec, run_dir)) as executor:
-        bench = Bench(spec, executor, journal, progress, open_tracker(None, "e", run_dir), run_dir)
-        yield Pairs(bench, config, {}, "check")
+        context = RunContext(spec, executor, journal, progress, open_tracker(None, "e", run_dir), run_dir)
+        yield Pairs(context, config, {}, "check")
 
 
 @pytest.mark.parametrize("kind", ["vector", slow("plain"), slow("negative"), slow("tiny"), slow("two")])

@@ -13,7 +13,7 @@ from torch import nn
 
 from autotune.journal import Journal
 from autotune.report.terminal import open_progress
-from autotune.stages.bench import Bench
+from autotune.stages.context import RunContext
 from autotune.stages.converge import asked
 from autotune.stages.observe import observe
 from autotune.tracking import open_tracker
@@ -61,6 +61,6 @@ def numerics_of(folder: Path, machine: dict[str, object], dropouts: int, config:
     executor = Machine(replace(replayed, machine={**replayed.machine, **machine}))
     journal = Journal(folder / "run" / "journal.jsonl", lambda before: before)
     with closing(journal), open_progress("quiet", 60.0) as progress:
-        bench = Bench(job(folder, SPACE), executor, journal, progress, open_tracker(None, "e", folder / "run"), folder / "run")
-        observe(bench)
-        return asked(bench, config).numerics
+        context = RunContext(job(folder, SPACE), executor, journal, progress, open_tracker(None, "e", folder / "run"), folder / "run")
+        observe(context)
+        return asked(context, config).numerics

@@ -14,7 +14,7 @@ from autotune.executors.base import FixedRun, LiveSession, SessionFailed
 from autotune.executors.replay import ReplayTable
 from autotune.journal import Journal
 from autotune.report.terminal import open_progress
-from autotune.stages.bench import KILLS, Bench
+from autotune.stages.context import KILLS, RunContext
 from autotune.stages.kept_session import BlockFailed
 from autotune.stages.live import LiveComparison
 from autotune.tracking import open_tracker
@@ -59,8 +59,8 @@ class _ShortSession(LiveSession):
 def comparing(folder: Path, machine: ShortJob, room: int = 0) -> Iterator[LiveComparison]:
     journal = Journal(folder / "run" / "journal.jsonl", lambda before: before)
     with closing(journal), open_progress("quiet", 60.0) as progress:
-        bench = Bench(job(folder), machine, journal, progress, open_tracker(None, "e", folder / "run"), folder / "run")
-        with LiveComparison(bench, room=room) as live:
+        context = RunContext(job(folder), machine, journal, progress, open_tracker(None, "e", folder / "run"), folder / "run")
+        with LiveComparison(context, room=room) as live:
             yield live
 
 

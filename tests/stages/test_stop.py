@@ -20,8 +20,8 @@ from autotune.executors.base import FixedRun, LiveSession, SessionFailed
 from autotune.executors.replay import ReplayExecutor
 from autotune.journal import Journal
 from autotune.report.terminal import open_progress
-from autotune.stages import bench as benches
-from autotune.stages.bench import Bench, Stop
+from autotune.stages import context as benches
+from autotune.stages.context import RunContext, Stop
 from autotune.tracking.untracked import Untracked
 from autotune.tuner import tune
 from autotune_spaces.base import Config
@@ -116,7 +116,7 @@ def test_what_was_in_flight_is_unfinished_and_no_failure(what: str, stop: Stop, 
     journal = Journal(tmp_path / "run" / "journal.jsonl", lambda before: before)
     machine = EndedFirst(what)
     with open_progress("quiet", 60.0) as progress, pytest.raises(Interrupted):
-        tune(Bench(job(tmp_path), machine, journal, progress, Untracked(), tmp_path / "run", stop=stop))
+        tune(RunContext(job(tmp_path), machine, journal, progress, Untracked(), tmp_path / "run", stop=stop))
     journal.close()
     entries = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
     assert {e["data"]["state"] for e in entries if e["kind"] == "trial"} <= {"complete", "pruned"}
@@ -134,6 +134,6 @@ def test_what_was_disturbed_is_not_measured_again_once_the_user_has_asked(stop: 
     journal = Journal(tmp_path / "run" / "journal.jsonl", lambda before: before)
     machine = Machine(table(CHANGES), busy)
     with closing(journal), open_progress("quiet", 60.0) as progress, pytest.raises(Interrupted):
-        tune(Bench(job(tmp_path), machine, journal, progress, Untracked(), tmp_path / "run", stop=stop))
+        tune(RunContext(job(tmp_path), machine, journal, progress, Untracked(), tmp_path / "run", stop=stop))
     assert [r.label for r in machine.confirmed()] == ["confirm1-reference-0"]
     assert journal.find("disturbed", "confirm1-reference-0") is None, "it is not counted either: nothing was measured again"

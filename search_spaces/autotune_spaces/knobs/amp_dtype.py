@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Domain, Knob, LiveJob, Numerics, Scope, Value, Withdrawn
+from autotune_spaces.base import Card, Domain, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
 from autotune_spaces.domains import off_word, one_of
 from autotune_spaces.facts import JobFacts, Machine
 
@@ -38,18 +38,18 @@ class AmpDtype(Knob):
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         if job.own_autocast:
-            raise Withdrawn(f"the job runs its own autocast ({job.own_autocast})")
+            raise NotApplicable(f"the job runs its own autocast ({job.own_autocast})")
         if job.own_scaler:
-            raise Withdrawn("the job uses a GradScaler of its own")
+            raise NotApplicable("the job uses a GradScaler of its own")
         return ["off", *(v for v in WORDS[1:] if self.unusable(v, machine, job) is None)]
 
     def domain(self, machine: Machine, job: JobFacts) -> Domain:
         try:
             return super().domain(machine, job)
-        except Withdrawn as withdrawn:
+        except NotApplicable as withdrawn:
             # Say why the formats are out, not that "off" is left.
             reason = None if job.own_autocast or job.own_scaler else self.unusable("bfloat16", machine, job)
-            raise Withdrawn(reason or str(withdrawn)) from None
+            raise NotApplicable(reason or str(withdrawn)) from None
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
         if value == "float16":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value, Withdrawn
+from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
 from autotune_spaces.domains import loader_of, whole
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 
@@ -45,15 +45,15 @@ class BatchSize(Knob):
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         loader = loader_of(job)
         if loader.custom_batch_sampler:
-            raise Withdrawn(_why_fixed(loader.batch_sampler))
+            raise NotApplicable(_why_fixed(loader.batch_sampler))
         if loader.batch_size is None:
-            raise Withdrawn("the job's DataLoader has batch_size=None: the dataset makes the batches itself")
+            raise NotApplicable("the job's DataLoader has batch_size=None: the dataset makes the batches itself")
         if job.compares_samples:
-            raise Withdrawn(
+            raise NotApplicable(
                 f"the loss compares the samples of a batch with each other ({job.compares_samples}): with another batch size it is another loss"
             )
         if job.mixture:
-            raise Withdrawn(f"the job trains on {job.mixture}: another size for one of them alone is another mixture")
+            raise NotApplicable(f"the job trains on {job.mixture}: another size for one of them alone is another mixture")
         sizes = {max(1, round(loader.batch_size * factor)) for factor in FACTORS}
         most = math.inf if loader.samples is None else loader.samples // max(1, job.world_size)
         most = min([most, *loader.rank_samples])  # of the rank that has least

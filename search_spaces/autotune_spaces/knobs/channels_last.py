@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value, Withdrawn
+from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
 from autotune_spaces.domains import need_convolutions, true_or_false
 from autotune_spaces.facts import JobFacts, Machine
 
@@ -32,10 +32,10 @@ class ChannelsLast(Knob):
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         if not job.models:
-            raise Withdrawn("the job calls no torch.nn.Module while training, so there is no model to lay out")
+            raise NotApplicable("the job calls no torch.nn.Module while training, so there is no model to lay out")
         need_convolutions(job)
         if self.current(machine, job):
-            raise Withdrawn(f"the job uses channels_last itself ({job.own_settings['channels_last']})")
+            raise NotApplicable(f"the job uses channels_last itself ({job.own_settings['channels_last']})")
         return [False, True]
 
     def check_value(self, value: Value) -> str | None:

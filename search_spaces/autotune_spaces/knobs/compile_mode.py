@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value, Withdrawn
+from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
 from autotune_spaces.domains import off_word, one_of
 from autotune_spaces.facts import JobFacts, Machine
 
@@ -57,15 +57,15 @@ class CompileMode(Knob):
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         if job.own_compile:
-            raise Withdrawn("the job calls torch.compile itself")
+            raise NotApplicable("the job calls torch.compile itself")
         if job.double_backward:
-            raise Withdrawn(
+            raise NotApplicable(
                 "the job differentiates twice (backward with create_graph=True), which compiled graphs cannot do"
             )
         if not job.models:
-            raise Withdrawn("the job calls no torch.nn.Module while training, so there is nothing to compile")
+            raise NotApplicable("the job calls no torch.nn.Module while training, so there is nothing to compile")
         if job.device == "cpu" and not machine.cxx_compiler:
-            raise Withdrawn(
+            raise NotApplicable(
                 "torch.compile on a CPU needs a C++ compiler (g++, or CXX) and Python's header files, and they were not found"
             )
         return [word for word in WORDS if self.unusable(word, machine, job) is None]

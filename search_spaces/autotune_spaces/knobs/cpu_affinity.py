@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from autotune_spaces.base import Card, Domain, Knob, LiveJob, Numerics, Scope, Start, Value, Withdrawn
+from autotune_spaces.base import Card, Domain, Knob, LiveJob, NotApplicable, Numerics, Scope, Start, Value
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_spaces.gpus import near, near_gpus, slot_of
 from autotune_spaces.topology import Topology, as_list, parse_list, read
@@ -53,21 +53,21 @@ class CpuAffinity(Knob):
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         if pinned := [name for name in PINNING if job.own_settings.get(name)]:
-            raise Withdrawn(f"the job binds its threads to cores itself ({pinned[0]})")
+            raise NotApplicable(f"the job binds its threads to cores itself ({pinned[0]})")
         return ["all", *_choices(*_seen(job), machine, job)]
 
     def domain(self, machine: Machine, job: JobFacts) -> Domain:
         try:
             return super().domain(machine, job)
-        except Withdrawn as withdrawn:
+        except NotApplicable as withdrawn:
             if self.values is not None or "itself" in str(withdrawn):
                 raise
             topology, own = _seen(job)
             if not own:
-                raise Withdrawn("this system does not say which cores the job may run on") from None
+                raise NotApplicable("this system does not say which cores the job may run on") from None
             nodes = len(topology.nodes_of(own))
             on = "one NUMA node" if nodes < 2 else f"{nodes} NUMA nodes"
-            raise Withdrawn(f"there is nothing to choose on {on} with {len(own)} CPUs, no two of which share a core") from None
+            raise NotApplicable(f"there is nothing to choose on {on} with {len(own)} CPUs, no two of which share a core") from None
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
         topology, own = _seen(job)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, Value, Withdrawn
+from autotune_spaces.base import Card, Config, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
 from autotune_spaces.domains import loader_of, need_cuda, true_or_false
 from autotune_spaces.facts import JobFacts, Machine
 
@@ -56,7 +56,7 @@ class CudaPrefetch(Knob):
         need_cuda(job)
         loader_of(job)
         if self.values is None and job.copy_share < VISIBLE:
-            raise Withdrawn(f"copies to the GPU take {job.copy_share:.1%} of an iteration")
+            raise NotApplicable(f"copies to the GPU take {job.copy_share:.1%} of an iteration")
         return [False, True]
 
     def check_value(self, value: Value) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value, Withdrawn
+from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
 from autotune_spaces.domains import need_convolutions, need_cuda, true_or_false
 from autotune_spaces.facts import JobFacts, Machine
 
@@ -40,7 +40,7 @@ class CudnnBenchmark(Knob):
         need_cuda(job)
         need_convolutions(job)
         if job.cudnn_benchmark:
-            raise Withdrawn("the job sets torch.backends.cudnn.benchmark = True itself")
+            raise NotApplicable("the job sets torch.backends.cudnn.benchmark = True itself")
         return [False, True]
 
     def check_value(self, value: Value) -> str | None:

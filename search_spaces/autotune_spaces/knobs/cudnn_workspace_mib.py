@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Knob, Numerics, Scope, Value, Withdrawn
+from autotune_spaces.base import Card, Knob, NotApplicable, Numerics, Scope, Value
 from autotune_spaces.domains import need_convolutions, need_cuda
 from autotune_spaces.facts import JobFacts, Machine
 
@@ -39,7 +39,7 @@ class CudnnWorkspaceMib(Knob):
         need_cuda(job)
         need_convolutions(job)
         if self.values is None and job.device_memory_share < SHORT:
-            raise Withdrawn(f"a cap only gives memory back, and the job reserves {job.device_memory_share:.0%} of the device's")
+            raise NotApplicable(f"a cap only gives memory back, and the job reserves {job.device_memory_share:.0%} of the device's")
         return ["unset", *SIZES_MIB]
 
     def check_value(self, value: Value) -> str | None:

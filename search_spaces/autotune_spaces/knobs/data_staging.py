@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from autotune_spaces import staging
-from autotune_spaces.base import Card, Domain, Knob, Numerics, Scope, Scratch, Start, Value, Withdrawn
+from autotune_spaces.base import Card, Domain, Knob, NotApplicable, Numerics, Scope, Scratch, Start, Value
 from autotune_spaces.domains import off_word, one_of
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_spaces.machine import GIB, available_gib, shm_gib
@@ -47,10 +47,10 @@ class DataStaging(Knob):
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         found = job.surveys.get(self.name) or {"trouble": "nobody looked at the command's words"}
         if found["trouble"]:
-            raise Withdrawn(str(found["trouble"]))
+            raise NotApplicable(str(found["trouble"]))
         size_gib = found["bytes"] / GIB
         if why := no_room(size_gib, machine.shm_gib, machine.available_gib):
-            raise Withdrawn(f"{' and '.join(found['paths'])}: {why}")
+            raise NotApplicable(f"{' and '.join(found['paths'])}: {why}")
         return WORDS
 
     def domain(self, machine: Machine, job: JobFacts) -> Domain:
@@ -84,11 +84,11 @@ class DataStaging(Knob):
             return start
         found, trouble = staging.named_by(start, self.wanted)
         if not found:
-            raise Withdrawn(trouble)
+            raise NotApplicable(trouble)
         try:
             copies = {data.path: self._copy(data, scratch) for data in found}
         except OSError as error:
-            raise Withdrawn(f"{found[0].text} cannot be copied to {staging.SHM}: {error.strerror or error}") from None
+            raise NotApplicable(f"{found[0].text} cannot be copied to {staging.SHM}: {error.strerror or error}") from None
         return staging.replaced(start, copies)
 
     def snippet(self, value: Value) -> str:
@@ -110,7 +110,7 @@ class DataStaging(Knob):
             size = staging.size_of(data.path)
             why = size.trouble or no_room(size.bytes / GIB, shm_gib(), available_gib())
             if why:
-                raise Withdrawn(f"{data.text}: {why}")
+                raise NotApplicable(f"{data.text}: {why}")
             scratch.say(f"staging {_amount(size.bytes / GIB)} of data to {staging.SHM}: {data.text}, {size.files} file{'s' if size.files != 1 else ''}")
         return staging.copied(data.path, folder)
 

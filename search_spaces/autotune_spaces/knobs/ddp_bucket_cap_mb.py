@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value, Withdrawn
+from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
 from autotune_spaces.ddp import ddp_of, give, unlike
 from autotune_spaces.domains import whole
 from autotune_spaces.facts import JobFacts, Machine
@@ -40,9 +40,9 @@ class DdpBucketCapMb(Knob):
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         ddp = ddp_of(job)
         if ddp.own_buckets:
-            raise Withdrawn(f"the job gives every bucket a size of its own (bucket_cap_mb_list, {ddp.site})")
+            raise NotApplicable(f"the job gives every bucket a size of its own (bucket_cap_mb_list, {ddp.site})")
         if ddp.gradients_mib <= FIRST_MIB:
-            raise Withdrawn(f"all gradients, {ddp.gradients_mib:.2g} MiB, fit into DistributedDataParallel's first bucket")
+            raise NotApplicable(f"all gradients, {ddp.gradients_mib:.2g} MiB, fit into DistributedDataParallel's first bucket")
         several = [size for size in SIZES_MIB if size < ddp.gradients_mib]
         one = [size for size in SIZES_MIB if size >= ddp.gradients_mib][:1]  # all in one: the larger sizes would be the same
         return ["unset", *several, *one]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value, Withdrawn
+from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
 from autotune_spaces.facts import JobFacts, Machine
 
 THRESHOLD = "threshold-"
@@ -33,7 +33,7 @@ class Gc(Knob):
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         if own := job.own_settings.get("gc"):
-            raise Withdrawn(f"the job sets Python's garbage collector itself ({own})")
+            raise NotApplicable(f"the job sets Python's garbage collector itself ({own})")
         return ["default", "freeze", f"{THRESHOLD}{TRIED_THRESHOLD}"]
 
     def check_value(self, value: Value) -> str | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune_spaces import glibc
-from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Scratch, Start, Value, Withdrawn
+from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Scratch, Start, Value
 from autotune_spaces.domains import one_of
 from autotune_spaces.facts import JobFacts, Machine
 
@@ -63,13 +63,13 @@ class Malloc(Knob):
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         own = self.current(machine, job)
         if own not in WORDS:
-            raise Withdrawn(f"the job preloads {own}, an allocator of its own choice")
+            raise NotApplicable(f"the job preloads {own}, an allocator of its own choice")
         found = job.surveys.get(self.name) or {}
         usable = [word for word in WORDS if word == "default" or word in found]
         if job.device != "cpu" or self.unusable("retain", machine, job):
             usable = [word for word in usable if word != "retain"]
         if usable == ["default"] == [own]:
-            raise Withdrawn(self.unusable("retain", machine, job) or f"neither jemalloc nor tcmalloc was found where the job runs ({TO_INSTALL})")
+            raise NotApplicable(self.unusable("retain", machine, job) or f"neither jemalloc nor tcmalloc was found where the job runs ({TO_INSTALL})")
         return usable
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
@@ -105,7 +105,7 @@ class Malloc(Knob):
         if value in FILES:
             path = find(str(value), start)
             if path is None:
-                raise Withdrawn(f"lib{value} was not found ({TO_INSTALL})")
+                raise NotApplicable(f"lib{value} was not found ({TO_INSTALL})")
             rest.insert(0, path)
         env[PRELOAD] = ":".join(rest)
         if not rest:

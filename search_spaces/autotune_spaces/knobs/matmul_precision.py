@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value, Withdrawn
+from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
 from autotune_spaces.domains import one_of
 from autotune_spaces.facts import JobFacts, Machine
 
@@ -47,13 +47,13 @@ class MatmulPrecision(Knob):
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         if job.matmul_precision not in WORDS:
-            raise Withdrawn("the job sets fp32_precision itself, which torch does not let be mixed with this switch")
+            raise NotApplicable("the job sets fp32_precision itself, which torch does not let be mixed with this switch")
         if job.device == "cuda":
             if machine.compute_capability < TF32_CAPABILITY:
-                raise Withdrawn(f"{machine.device_name or 'this GPU'} has no TF32 units (compute capability below 8.0)")
+                raise NotApplicable(f"{machine.device_name or 'this GPU'} has no TF32 units (compute capability below 8.0)")
             return ["highest", job.matmul_precision if job.matmul_precision == "medium" else "high"]
         if not machine.cpu_flags.intersection(CPU_FLAGS):
-            raise Withdrawn(f"torch has no faster float32 product on this CPU (it needs {' or '.join(CPU_FLAGS)})")
+            raise NotApplicable(f"torch has no faster float32 product on this CPU (it needs {' or '.join(CPU_FLAGS)})")
         return ["highest", "medium"]
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value, Withdrawn
+from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
 from autotune_spaces.domains import loader_of, whole
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 
@@ -43,7 +43,7 @@ class MicroBatchSize(Knob):
         merged = [size * n for n in range(2, batches_a_step(job) + 1) if batches_a_step(job) % n == 0]
         split = [size // n for n in PORTIONS if size % n == 0] if job.device == "cpu" else []
         if not split and not merged:
-            raise Withdrawn(
+            raise NotApplicable(
                 "every batch has its own optimizer step, and to split one makes more work for a GPU"
                 if job.device != "cpu"
                 else f"every batch has its own optimizer step, and {size} samples cannot be split evenly"
@@ -54,21 +54,21 @@ class MicroBatchSize(Knob):
         """Samples of the loader's batches.
 
         Raises:
-            Withdrawn: batches cannot be computed in other portions in this job, or nobody knows whether they can.
+            NotApplicable: batches cannot be computed in other portions in this job, or nobody knows whether they can.
         """
         loader: LoaderFacts = loader_of(job)
         if loader.batch_size is None:
-            raise Withdrawn("the job makes its batches itself, so it is not known how many samples one holds")
+            raise NotApplicable("the job makes its batches itself, so it is not known how many samples one holds")
         if not job.models:
-            raise Withdrawn("no module of the job's was seen called, so there is nothing that could be called on other portions")
+            raise NotApplicable("no module of the job's was seen called, so there is nothing that could be called on other portions")
         if any(model.batch_norms for model in job.models):
-            raise Withdrawn("the model has batch normalisation, which computes with the samples of a pass together")
+            raise NotApplicable("the model has batch normalisation, which computes with the samples of a pass together")
         if job.world_size > 1 and any(model.name != "DistributedDataParallel" for model in job.models):
-            raise Withdrawn("several processes train together and share more than gradients, or not by DistributedDataParallel")
+            raise NotApplicable("several processes train together and share more than gradients, or not by DistributedDataParallel")
         if job.double_backward:
-            raise Withdrawn("the job differentiates gradients, which needs each pass as the job made it")
+            raise NotApplicable("the job differentiates gradients, which needs each pass as the job made it")
         if job.own_compile:
-            raise Withdrawn("the job compiles its model itself, for batches of its own size")
+            raise NotApplicable("the job compiles its model itself, for batches of its own size")
         return loader.batch_size
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value, Withdrawn
+from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
 from autotune_spaces.domains import need_cuda, one_of
 from autotune_spaces.facts import JobFacts, Machine
 
@@ -49,11 +49,11 @@ class Nccl(Knob):
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         need_cuda(job)
         if not job.backend:
-            raise Withdrawn("the job trains in one process")
+            raise NotApplicable("the job trains in one process")
         if "nccl" not in job.backend:
-            raise Withdrawn(f"the job's ranks do not talk through nccl ({job.backend})")
+            raise NotApplicable(f"the job's ranks do not talk through nccl ({job.backend})")
         if own := [name for name in VARIABLES if job.own_settings.get(name)]:
-            raise Withdrawn(f"the job sets {own[0]}={job.own_settings[own[0]]} itself, which stays")
+            raise NotApplicable(f"the job sets {own[0]}={job.own_settings[own[0]]} itself, which stays")
         one_machine = job.world_size <= machine.device_count
         tried = [v for v in SETTINGS if v != "tree" or not one_machine]
         return [v for v in tried if self.unusable(v, machine, job) is None]

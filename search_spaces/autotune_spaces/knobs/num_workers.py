@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value, Withdrawn
+from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
 from autotune_spaces.domains import cores_per_rank, doubling, loader_of, ranks_here, whole
 from autotune_spaces.facts import JobFacts, Machine
 
@@ -56,19 +56,19 @@ class NumWorkers(Knob):
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         loader = loader_of(job)
         if loader.iterable and not loader.worker_sharding:
-            raise Withdrawn(
+            raise NotApplicable(
                 f"{loader.dataset} is an IterableDataset that does not ask get_worker_info(): with several workers "
                 "every sample would be read once by each"
             )
         if loader.iterable and loader.batch_size is None and loader.num_workers == 0:
-            raise Withdrawn(
+            raise NotApplicable(
                 f"{loader.dataset} is an IterableDataset that makes its batches itself (batch_size=None), and the job uses no workers: "
                 "what each of several workers would read cannot be checked. Give the job one worker if the dataset shares its data out rightly"
             )
         if loader.starts_anew and loader.num_workers == 0:
-            raise Withdrawn(f"workers would run the job's script from its top again: {loader.starts_anew}")
+            raise NotApplicable(f"workers would run the job's script from its top again: {loader.starts_anew}")
         if machine.shm_gib < LEAST_SHM_GIB and loader.num_workers == 0:
-            raise Withdrawn("/dev/shm has no free space, which workers need to hand over batches")
+            raise NotApplicable("/dev/shm has no free space, which workers need to hand over batches")
         most = min(room(machine, job).values(), default=MOST)
         wanted = {0, *doubling(cores_per_rank(machine, job)), *doubling(useful(machine, job))}
         return [n for n in sorted(wanted) if n <= most]

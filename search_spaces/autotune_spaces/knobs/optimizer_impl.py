@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value, Withdrawn
+from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
 from autotune_spaces.domains import one_of
 from autotune_spaces.facts import JobFacts, Machine
 
@@ -33,13 +33,13 @@ class OptimizerImpl(Knob):
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         if not job.optimizers:
-            raise Withdrawn("no optimizer of torch.optim was seen")
+            raise NotApplicable("no optimizer of torch.optim was seen")
         usable = [word for word in WORDS if self.unusable(word, machine, job) is None]
         if self.current(machine, job) == OWN and len({o.implementation for o in job.optimizers}) == 1:
             implied = "foreach" if job.device == "cuda" else "for-loop"
             usable = [word for word in usable if word != implied]  # the same as the job's own, under another name
         if not usable:
-            raise Withdrawn(
+            raise NotApplicable(
                 f"{' and '.join(o.name for o in job.optimizers)} cannot be switched to another implementation"
             )
         return usable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value, Withdrawn
+from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
 from autotune_spaces.domains import one_of
 from autotune_spaces.facts import JobFacts, Machine
 
@@ -47,11 +47,11 @@ class SdpaBackend(Knob):
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         if job.own_compile:
-            raise Withdrawn(
+            raise NotApplicable(
                 "the job compiles its model itself, and compiled code keeps its attention kernel"
             )
         if not job.attention:
-            raise Withdrawn(
+            raise NotApplicable(
                 "the job was not seen to run scaled_dot_product_attention with a fused kernel"
             )
         if job.device == "cpu":
@@ -61,7 +61,7 @@ class SdpaBackend(Knob):
             and not job.own_autocast
             and not set(SIXTEEN_BITS).intersection(job.attention)
         ):
-            raise Withdrawn(
+            raise NotApplicable(
                 "the job's attention is in float32, for which torch has one fused kernel"
             )
         return [

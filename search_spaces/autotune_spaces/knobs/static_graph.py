@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Value, Withdrawn
+from autotune_spaces.base import Card, NotApplicable, Value
 from autotune_spaces.ddp import DdpSwitch, ddp_of
 from autotune_spaces.facts import JobFacts, Machine
 
@@ -37,7 +37,7 @@ class StaticGraph(DdpSwitch):
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         values = super().candidates(machine, job)
         if not ddp_of(job).find_unused_parameters:
-            raise Withdrawn("the job does not ask for find_unused_parameters, so there is no search for them to be saved")
+            raise NotApplicable("the job does not ask for find_unused_parameters, so there is no search for them to be saved")
         if not all(d.seen_static for d in job.ddp):
-            raise Withdrawn("the parameters that take part differ from iteration to iteration, which a static graph forbids")
+            raise NotApplicable("the parameters that take part differ from iteration to iteration, which a static graph forbids")
         return values

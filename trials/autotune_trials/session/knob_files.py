@@ -54,7 +54,7 @@ class Preparation:
         """``start`` prepared by every knob in turn.
 
         Raises:
-            Withdrawn: one of them cannot be set here, now.
+            NotApplicable: one of them cannot be set here, now.
         """
         for knob, value in choices:
             began = perf_counter()

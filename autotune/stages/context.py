@@ -93,7 +93,7 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class Bench:
+class RunContext:
     """The surroundings of a run. Nothing here changes from stage to stage; results travel as arguments."""
 
     spec: JobSpec

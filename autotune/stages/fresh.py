@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from autotune.errors import BaselineError
 from autotune.executors.base import Executor, FixedRun, SessionFailed
+from autotune.findings.page_faults import FAULT_S
 from autotune.results import Observation
-from autotune.search.seeds import MANY_FAULTS
 from autotune.secrets import mask_command
 from autotune.stages.context import KILLS, RunContext
 from autotune.verdict.speedup import LOOKS
@@ -32,14 +32,18 @@ BASELINE_TRIES = 2  # of a run of the unchanged job that fails: the whole run wo
 REMEASURED = 2  # times a disturbed run is measured again before it is taken as it is
 CONFIRM_SHARE = 0.6  # of the whole budget: how long all runs of one confirmation may take together
 FEWEST_PAIRS = LOOKS[0]  # of a confirmation, at its first look
+FAULTS_SHARE = 0.02  # of an iteration, that page faults take: below it an allocator is worth as little as the running job says
 SHORTEST_LIMIT_S = 60.0  # however small the budget: a machine that is busy for a moment must not cut a run short
 
 
+def understated(knob: Knob, observation: Observation) -> bool:
+    """Whether live figures of ``knob`` err against it: those of an allocator do, which matters where page faults take a while."""
+    return knob.live_errs_against and FAULT_S * observation.anatomy.minor_faults >= FAULTS_SHARE * observation.anatomy.iteration_s
+
+
 def needs_fresh_process(knob: Knob, value: Value, observation: Observation) -> bool:
-    """Whether the running job cannot tell what ``value`` is worth: it is set before the start, or its live figure errs against it, which
-    of an allocator matters where page faults are many."""
-    understated = knob.live_errs_against and observation.anatomy.minor_faults >= MANY_FAULTS
-    return knob.scope_of(value) is Scope.PROCESS or (understated and value in knob.live_values)
+    """Whether the running job cannot tell what ``value`` is worth: it is set before the start, or its live figure errs against it."""
+    return knob.scope_of(value) is Scope.PROCESS or (understated(knob, observation) and value in knob.live_values)
 
 
 class FreshRuns:

@@ -22,6 +22,7 @@ from autotune.search.seeds import guess
 from autotune.secrets import mask_command
 from autotune.stages.budget import search_ends_s
 from autotune.stages.context import RunContext
+from autotune.stages.fresh import understated
 from autotune.stages.kept_session import BlockFailed
 from autotune.stages.plots import BLOCK_S, SETTLE_ITERATIONS, Measured
 from autotune.stages.proposals import to_blame
@@ -30,7 +31,7 @@ from autotune_spaces.base import Config, Knob, Numerics, Scope, Value
 from autotune_spaces.codec import decode, encode
 
 MOST_BLOCKS = 5000  # of a search: on a machine too noisy to converge, where nothing else ends it
-# What a knob's expected gain (log) must exceed to be kept, by what it may change.
+# What a knob's expected gain (log) must exceed to be kept, by what it may change; where its live figure errs against it, nothing.
 PRICES = {Numerics.EXACT: 0.005, Numerics.ROUNDING: 0.01, Numerics.STATISTICAL: 0.03}
 COMPILE_S: dict[Value, float] = {  # until one was seen
     "default": 20.0, "regional": 10.0, "static": 20.0, "dynamic": 20.0, "reduce-overhead": 25.0, "max-autotune": 60.0,
@@ -141,7 +142,7 @@ class ModelStudy:
         live = self._domains[name]
         return SearchKnob(
             name, live, default, dear=knob.dear, compiled=_compiles(knob), in_graph=knob.in_graph, loader=knob.loader,
-            price=PRICES[knob.numerics], guess=guess(name, live, default, self.observation.bottleneck),
+            price=0.0 if understated(knob, self.observation) else PRICES[knob.numerics], guess=guess(name, live, default, self.observation.bottleneck),
         )
 
     def widen(self, names: Sequence[str]) -> None:

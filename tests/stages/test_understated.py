@@ -18,10 +18,10 @@ FOUND = {"surveys": {"malloc": {"retain": "glibc 2.36"}}}
 
 
 class Heap(Machine):
-    """A machine on which ``malloc=retain`` gives 1.4x in a fresh process and nothing in a running one."""
+    """A machine on which ``malloc=retain`` gives 1.4x in a fresh process and takes ``live`` times the baseline's time in a running one."""
 
-    def __init__(self, faults: int) -> None:
-        speeds = {"optimizer_impl": {"fused": 0.8}}
+    def __init__(self, faults: int, live: float = 1.0) -> None:
+        speeds = {"optimizer_impl": {"fused": 0.8}, "malloc": {"retain": live}}
         super().__init__(table(Loss(), factors=speeds, job=FOUND), self.retained)
         self.faults = faults
 
@@ -38,7 +38,7 @@ class Heap(Machine):
 
 
 def test_with_many_page_faults_it_is_tried_in_fresh_processes_and_found(tmp_path: Path) -> None:
-    machine = Heap(faults=5000)
+    machine = Heap(faults=5000, live=1.01)
     result = run(tmp_path, machine, job(tmp_path, SPACE))
     assert dict(result.knobs) == {"malloc": "retain", "optimizer_impl": "fused"}
     assert result.speedup.low < 1.4 / 0.8 < result.speedup.high
@@ -52,3 +52,11 @@ def test_with_few_the_running_job_is_believed(tmp_path: Path) -> None:
     result = run(tmp_path, machine, job(tmp_path, SPACE))
     assert dict(result.knobs) == {"optimizer_impl": "fused"}
     assert not any("malloc" in request.config for request in machine.requests)
+
+
+@pytest.mark.parametrize(("faults", "kept"), [(5000, True), (20, False)])
+def test_a_small_live_gain_is_enough_where_it_is_known_too_low(faults: int, kept: bool, tmp_path: Path) -> None:
+    machine = Heap(faults, live=0.996)
+    result = run(tmp_path, machine, job(tmp_path, SPACE))
+    assert ("malloc" in result.knobs) is kept
+    assert not any(trial.origin == "process" for trial in result.trials)

@@ -209,7 +209,7 @@ def _search_process(
             trial = known.get(key_of(config))
             ready_s = context.journal.elapsed_s + PROCESS_PAIRS * pair_s(context, observation, log_gain)
             if trial is None and ready_s > proof_begins_s(context, observation, log_gain):
-                context.progress.note(f"no time left to try {name}={value}")
+                context.progress.note(f"no time left to try {name}={value} in fresh processes")
                 continue
             if trial is None:
                 trial = _measure_fresh(context, config, start, -start_gain, len(trials), observation.noise)

@@ -110,6 +110,26 @@ def test_workers_that_cannot_be_started_or_fed_cost_their_block_and_the_job_goes
     assert tuner.process is not None and len(children(tuner.process.pid)) == own, "none of the 40 is left"
 
 
+LATE = """
+import threading
+from multiprocessing import queues
+as_it_is = queues.Queue.close
+def close(self):
+    if self._close is not None:
+        self._close = threading.Timer(0.3, self._close).start
+    as_it_is(self)
+queues.Queue.close = close
+"""
+
+
+def test_the_descriptors_of_ended_workers_are_waited_for_before_others_are_started(tuner: Tuner) -> None:
+    """A queue is closed by its own thread, which on a busy machine comes to it late."""
+    tuner.start(LATE + limited(200, 2))
+    tuner.receive()
+    reports = tuner.measure(block("40", 6, num_workers=40), block("own again", 6))
+    assert [bool(r.error) for r in reports] == [True, False], tuner.log
+
+
 def children(pid: int) -> list[str]:
     with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
         return file.read().split()

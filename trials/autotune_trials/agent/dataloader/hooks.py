@@ -40,9 +40,10 @@ from autotune_trials.agent.dataloader.facts import (
     site_of,
     starts_anew,
 )
-from autotune_trials.agent.dataloader.iterator import close, iterator_class
+from autotune_trials.agent.dataloader.iterator import iterator_class
 from autotune_trials.agent.dataloader.reader_meter import ReaderMeter, Spent
 from autotune_trials.agent.dataloader.tracked import TrackedLoader, TrainingLoader
+from autotune_trials.agent.dataloader.worker_ends import end_workers
 from autotune_trials.protocol.messages import SessionConfig
 
 CREDITS_TO_TAKE_OVER = 3
@@ -293,7 +294,7 @@ class LoaderHooks:
             if states.get(identity) is state:
                 del states[identity]
             idle, state.idle = state.idle, None
-            close(idle)
+            end_workers(idle)
 
         state.loader = weakref.ref(loader, forget)
         if self.held and self.overrides.get("batch_size") is not None:
@@ -359,7 +360,7 @@ class LoaderHooks:
         self._originals.clear()
         for state in list(self._states.values()):
             idle, state.idle = state.idle, None
-            close(idle)
+            end_workers(idle)
             loader = state.loader()
             if loader is not None and own_batch_size(self.data, loader) != state.batch_size:
                 self.selected = state.key

@@ -25,7 +25,7 @@ from typing import Any
 from autotune_trials.agent.dataloader.facts import Settings, is_iterable, rebatches
 from autotune_trials.agent.dataloader.index_stream import IndexStream
 from autotune_trials.agent.dataloader.rng_streams import EpochSeeds, SeededFetcher, workers_find_us
-from autotune_trials.agent.dataloader.worker_ends import end_half_started, ended_or_too_many
+from autotune_trials.agent.dataloader.worker_ends import end_half_started, end_workers, ended_or_too_many
 from autotune_trials.agent.loop.batches import bytes_of, copy_batch, samples_of, weight_of
 
 CACHED_BATCHES = 8
@@ -244,7 +244,7 @@ def iterator_class(data: Any) -> type:
                 self._source = idle
                 idle._reset(self._shadow(want))
                 return
-            close(idle)
+            end_workers(idle)
             self._source = None
             self._build(want, private_seed=not draws_seed)
 
@@ -299,7 +299,7 @@ def iterator_class(data: Any) -> type:
                 stream.size = size
             else:
                 undelivered = [] if stream.iterable else stream.undelivered(self._source)
-                close(self._source)
+                end_workers(self._source)
                 self._source = None
                 stream.put_back(undelivered)
                 stream.size = size
@@ -314,7 +314,7 @@ def iterator_class(data: Any) -> type:
             """Workers have ended: the next batch under the job's own settings. Called where the error is handled."""
             stream, want = self._stream, self._settings
             undelivered = [] if stream.iterable else stream.undelivered(self._source)
-            close(self._source)
+            end_workers(self._source)
             self._source = None
             stream.put_back(undelivered)
             self._source = self._built(self._own, private_seed=True)
@@ -389,7 +389,7 @@ def iterator_class(data: Any) -> type:
             try:
                 if self._process == os.getpid() and self._source is not None:
                     self._park()
-                    close(self._source)
+                    end_workers(self._source)
             except Exception:
                 pass  # the interpreter is going down; torch's own iterator has its own care for that
 
@@ -421,13 +421,6 @@ def shadow_of(data: Any, loader: Any) -> Any:
     )
     shadow.__dict__["_iterator"] = None
     return shadow
-
-
-def close(source: Any) -> None:
-    """End the workers of a source."""
-    shutdown = getattr(source, "_shutdown_workers", None)
-    if shutdown is not None:
-        shutdown()
 
 
 def mixed_seed(seed: int, count: int) -> int:

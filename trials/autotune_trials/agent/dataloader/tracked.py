@@ -6,7 +6,8 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.dataloader.facts import SETTINGS, Settings
-from autotune_trials.agent.dataloader.iterator import close, mixed_seed
+from autotune_trials.agent.dataloader.iterator import mixed_seed
+from autotune_trials.agent.dataloader.worker_ends import end_workers
 
 if TYPE_CHECKING:
     from autotune_trials.agent.dataloader.hooks import LoaderHooks
@@ -42,14 +43,14 @@ class TrackedLoader:
         """The idle source, if its workers still hold the dataset as it is now. The caller closes it or uses it."""
         idle, self.idle = self.idle, None
         if idle is not None and self.idle_state != plain_state(template.dataset):
-            close(idle)  # the job changed its dataset between epochs, which its own short-lived workers would see
+            end_workers(idle)  # the job changed its dataset between epochs, which its own short-lived workers would see
             return None
         return idle
 
     def park(self, source: Any, iterator: Any) -> None:
         others = [other for other in self.iterators if other is not iterator and other._source is not None]
         if self.idle is not None or others or self.loader() is None or self.hooks.closed:
-            close(source)
+            end_workers(source)
             return
         self.idle, self.idle_state = source, plain_state(source._dataset)
 

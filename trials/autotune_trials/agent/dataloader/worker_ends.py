@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
+PATIENCE_S = 5.0  # with a worker, or the thread that feeds it, that does not end
 KILLED = "a DataLoader worker is killed by signal: Killed"  # as torch says it, where it has seen the signal
 
 
@@ -45,27 +46,34 @@ def end_half_started(error: BaseException) -> None:
     while trace is not None:
         iterator = trace.tb_frame.f_locals.get("self")
         if type(iterator).__name__ == "_MultiProcessingDataLoaderIter":
-            _end(iterator)
+            end_workers(iterator)
             return
         trace = trace.tb_next
 
 
-def _end(iterator: Any) -> None:
-    if hasattr(iterator, "_workers_status"):  # all of them had started
-        iterator._shutdown_workers()
+def end_workers(source: Any) -> None:
+    """End the workers of torch's iterator ``source``, and give back their descriptors: the next source may need them at once."""
+    if hasattr(source, "_workers_status"):  # all of them had started
+        source._shutdown_workers()
+        if not source._shutdown:
+            return  # the interpreter is going down
+    elif hasattr(source, "_workers"):
+        source._shutdown = True
+        for worker in source._workers:
+            worker.terminate()
+        for worker in source._workers:
+            worker.join(timeout=PATIENCE_S)
+        for queue in (*source._index_queues, source._worker_result_queue):
+            queue.cancel_join_thread()
+            queue.close()
+    else:
         return
-    if not hasattr(iterator, "_workers"):
-        return
-    iterator._shutdown = True
-    for worker in iterator._workers:
-        worker.terminate()
-    for worker in iterator._workers:
-        worker.join(timeout=5.0)
-    for queue in (*iterator._index_queues, iterator._worker_result_queue):
-        queue.cancel_join_thread()
-        queue.close()
-    iterator._workers.clear()  # closes what each of them was watched by
-    iterator._index_queues.clear()
+    for queue in source._index_queues:
+        feeder = getattr(queue, "_thread", None)  # closes both ends of the queue as its last act
+        if feeder is not None:
+            feeder.join(timeout=PATIENCE_S)
+    source._workers.clear()  # closes what each of them was watched by
+    source._index_queues.clear()
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

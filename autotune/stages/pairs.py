@@ -83,9 +83,14 @@ class Pairs:
         for position, side in enumerate(order):
             record = known[side]
             if record is None or not (whole or node_of(record) == context.executor.node):
-                context.progress.fixed_run(f"{self.label}: {side}", 2 * seed + position + 1, 2 * pairs, self.configs[side])
+                label, config = self._shown(side)
+                context.progress.fixed_run(label, 2 * seed + position + 1, 2 * pairs, config)
                 record = self._measured(context, side, seed)
             getattr(self, side)[seed] = record
+
+    def _shown(self, side: str) -> tuple[str, Config]:
+        """What a run is called while it is made, and its settings."""
+        return f"{self.label}: {side}", self.configs[side]
 
     def known(self, pairs: int) -> bool:
         """Whether so many pairs of this label and these two configurations have been made already, by this run or an earlier process of it."""

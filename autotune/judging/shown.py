@@ -93,8 +93,9 @@ def _times_s(side: SideRecord) -> dict[str, float]:
     """Seconds of each operator in an iteration, as the profiler saw it: its own cost is in them."""
     found: dict[str, float] = {}
     it = side.profiled
-    for row in it.operators if it is not None and it.profiled_steps else ():
-        found[row.name] = found.get(row.name, 0.0) + row.self_time_s / it.profiled_steps
+    if it is not None and it.profiled_steps:
+        for row in it.operators:
+            found[row.name] = found.get(row.name, 0.0) + row.self_time_s / it.profiled_steps
     return found
 
 

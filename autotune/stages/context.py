@@ -67,7 +67,13 @@ class Stop:
 
     @contextmanager
     def listening(self, progress: Progress) -> Iterator[None]:
-        """Turn the first signal into a request; the second one interrupts at once, and SIGTERM after a while by itself."""
+        """Turn the first signal into a request; the second one interrupts at once, and SIGTERM after a while by itself.
+
+        Only the main thread may handle signals: called from another one, they stay its owner's business.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
 
         def handle(number: int, _frame: object) -> None:
             if self._asked.is_set():

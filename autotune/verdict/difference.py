@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.results import Interval
-from autotune.verdict.sequential import critical_value, robust_mean
+from autotune.verdict.sequential import EARLY, critical_value, robust_mean
 
-LOOKS = (4, 6, 9, 13, 18, 24, 32, 42)  # pairs
+LOOKS = (5, 7, 9, 11, 14, 17, 21, 26, 32, 40)  # pairs
 DIRECTION_TAIL = 0.004  # that equal sides are ever called faster; and as much for slower
 INTERVAL_TAIL = 0.025  # that the reported interval misses, at each end, over all looks
 MARGIN = 0.02  # within it two sides are the same for any practical purpose
@@ -62,8 +62,8 @@ def difference(
     if len(log_ratios) < 2 or not all(map(math.isfinite, log_ratios)):
         raise ValueError("two finite ratios or more are needed")
     centre, error, _ = robust_mean(log_ratios, levels)
-    reach = critical_value(len(log_ratios), look, looks, INTERVAL_TAIL) * error
-    sure = critical_value(len(log_ratios), look, looks, DIRECTION_TAIL) * error
+    reach = critical_value(len(log_ratios), look, looks, INTERVAL_TAIL, EARLY) * error
+    sure = critical_value(len(log_ratios), look, looks, DIRECTION_TAIL, EARLY) * error
     low, high, wanted = centre - reach, centre + reach, math.log1p(margin)
     interval = Interval(math.exp(centre), math.exp(low), math.exp(high))
     if -wanted < low and high < wanted:

@@ -53,6 +53,7 @@ def test_parent_and_children(new_run_dir: Path) -> None:
     client = MlflowClient(tracking_uri=f"sqlite:///{new_run_dir.parent / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("digits")
     assert experiment is not None
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development", "the view for model training"
     runs = client.search_runs([experiment.experiment_id])
     (parent,) = [r for r in runs if "mlflow.parentRunId" not in r.data.tags]
     children = [r for r in runs if r is not parent]

@@ -107,8 +107,9 @@ def _write(it: Judgement, conditions: list[Condition], places: dict[str, Path | 
     InputError: a file that cannot be written.
     """
     from autotune import __version__
-    from autotune.judging.reports import junit, sarif
+    from autotune.judging.reports import junit
     from autotune.judging.shown import markdown
+    from autotune.report.sarif import sarif
 
     texts = {
         "markdown": lambda: markdown(it),

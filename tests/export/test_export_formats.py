@@ -37,7 +37,8 @@ EVERY = {  # a value of every knob that is not the default
     "ddp_bucket_cap_mb": 50, "gradient_as_bucket_view": True, "static_graph": True, "sdpa_backend": "cudnn",
     "nccl": "ring-simple",
 }  # fmt: skip
-ANYWHERE = [name for name in FORMATS if name != "diff"]  # diff needs the job's source, see test_patch_diff.py
+OF_SOME_JOBS = ("diff", "training-arguments", "lightning")  # see test_patch_diff.py and test_framework_formats.py
+ANYWHERE = [name for name in FORMATS if name not in OF_SOME_JOBS]
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
 
 

@@ -14,9 +14,10 @@ from autotune.explain.records import Finding, Operator, Place
 from autotune.explain.records import Side as Profiled
 from autotune.judging.conditions import FAILED, PASSED, UNDECIDED, exit_code, parse_condition
 from autotune.judging.records import Judgement, SideRecord
-from autotune.judging.reports import junit, sarif
+from autotune.judging.reports import junit
 from autotune.judging.run import load_judgement, to_json
 from autotune.judging.shown import headline, markdown
+from autotune.report.sarif import sarif
 from autotune.results import Anatomy, Interval, LossVerdict
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from autotune.export.formats.accelerate import ACCELERATE
 from autotune.export.formats.base import Format
 from autotune.export.formats.diff import DIFF
+from autotune.export.formats.frameworks import LIGHTNING, TRAINING_ARGUMENTS
 from autotune.export.formats.k8s import K8S
 from autotune.export.formats.python import PYTHON
 from autotune.export.formats.sbatch import SBATCH
@@ -12,6 +13,6 @@ from autotune.export.formats.shell import SHELL
 from autotune.export.formats.torchrun import TORCHRUN
 from autotune.export.formats.yaml import YAML
 
-FORMATS: dict[str, Format] = {f.name: f for f in (YAML, SHELL, TORCHRUN, ACCELERATE, SBATCH, K8S, PYTHON, DIFF)}
+FORMATS: dict[str, Format] = {f.name: f for f in (YAML, SHELL, TORCHRUN, ACCELERATE, SBATCH, K8S, PYTHON, DIFF, TRAINING_ARGUMENTS, LIGHTNING)}
 
 __all__ = ["FORMATS", "Format"]

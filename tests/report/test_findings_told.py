@@ -74,7 +74,7 @@ def test_show_findings_prints_all(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["show", str(tmp_path), "--findings"]) == 0
     out = capsys.readouterr().out
     for said in ("train.py:77 in main    total += loss.item()", "Knob: num_workers.", "cured: num_workers=2 did it", "Not judged",
-                 "Blank time on the device: the job computes on the CPU: host and device are one"):
+                 "The device sits idle: the job computes on the CPU: host and device are one"):
         assert said in out, said
     assert main(["show", str(tmp_path), "--sarif"]) == 0
     log = json.loads(capsys.readouterr().out)

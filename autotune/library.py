@@ -4,8 +4,10 @@
     result = autotune.tune("job.yaml", minutes=10)              # -> autotune.results.Result
     judgement = autotune.judge("job.yaml", "tuned.yaml")        # -> autotune.judging.records.Judgement
     profile = autotune.profile("job.yaml")                      # -> autotune.results.Profile
+    result = autotune.load_result("autotune-runs/job")          # of an earlier run
+    text = autotune.export_settings("autotune-runs/job", "shell")        # tuned settings in another form
 
-Each writes its directory as the command does, resumes where an earlier call stopped, prints
+The first three run the job. Each writes its directory as the command does, resumes where an earlier call stopped, prints
 nothing, and raises the errors of :mod:`autotune.errors`.
 """
 
@@ -100,6 +102,37 @@ def profile(job: JobSpec | Path | str, *, out: Path | str | None = None) -> Prof
 
     spec = _spec(job)
     return profile_job(spec, {}, _directory(out, f"{spec.name}-profile"), shown=False)
+
+
+def load_result(run: Path | str) -> Result:
+    """The result of a finished run; as ``autotune show --json``.
+
+    Args:
+        run: a run's directory, its name under ``autotune-runs/``, or a result.json.
+
+    Raises:
+        InputError: there is none, or it cannot be read.
+    """
+    from autotune.cli.show import find_result
+    from autotune.report.result_file import load_result as load
+
+    return load(find_result(str(run)))
+
+
+def export_settings(run: Path | str, form: str = "yaml") -> str:
+    """Tuned settings in another form, as the text of a file; as ``autotune export``.
+
+    Args:
+        run: a run's directory or a tuned.yaml.
+        form: one of ``autotune.export.formats.FORMATS``.
+
+    Raises:
+        InputError: no such run or format, or a form that this job cannot have.
+    """
+    from autotune.export.formats import format_named
+    from autotune.export.load import load_tuned
+
+    return format_named(form).write(load_tuned(Path(run)))
 
 
 def _spec(job: JobSpec | Path | str) -> JobSpec:

@@ -15,4 +15,19 @@ from autotune.export.formats.yaml import YAML
 
 FORMATS: dict[str, Format] = {f.name: f for f in (YAML, SHELL, TORCHRUN, ACCELERATE, SBATCH, K8S, PYTHON, DIFF, TRAINING_ARGUMENTS, LIGHTNING)}
 
-__all__ = ["FORMATS", "Format"]
+
+def format_named(name: str) -> Format:
+    """Raises:
+    InputError: there is no such format.
+    """
+    from autotune.errors import InputError
+    from autotune.job.mistakes import listing, nearest
+
+    if name not in FORMATS:
+        close = nearest(name, FORMATS)
+        remedy = f"did you mean '{close}'?" if close else ""
+        raise InputError(f"no format '{name}'", where="--format", expected=listing(FORMATS), remedy=remedy)
+    return FORMATS[name]
+
+
+__all__ = ["FORMATS", "Format", "format_named"]

@@ -162,6 +162,7 @@ print(json.dumps({"steps": steps, "threads": torch.get_num_threads(), "dtypes": 
 """
 
 
+@pytest.mark.slow
 def test_live_knobs_hold_from_the_first_iteration(tmp_path: Path) -> None:
     knobs = {"intra_op_threads": TunedKnob(1, 2), "amp_dtype": TunedKnob("bfloat16", "off"), "num_workers": TunedKnob(1, 0)}
     line = TRAIN[: TRAIN.index("loader = ")].count("\n") + 1

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from autotune.export.formats.accelerate import ACCELERATE
-from autotune.export.formats.base import Format
-from autotune.export.formats.diff import DIFF
-from autotune.export.formats.k8s import K8S
-from autotune.export.formats.python import PYTHON
-from autotune.export.formats.sbatch import SBATCH
-from autotune.export.formats.shell import SHELL
-from autotune.export.formats.torchrun import TORCHRUN
-from autotune.export.formats.yaml import YAML
+import importlib
 
-FORMATS: dict[str, Format] = {f.name: f for f in (YAML, SHELL, TORCHRUN, ACCELERATE, SBATCH, K8S, PYTHON, DIFF)}
+from autotune.export.formats.base import Format
+
+_NAMES = (  # of formats: each in the module of its name, as a constant of its name
+    "yaml",
+    "shell",
+    "torchrun",
+    "accelerate",
+    "sbatch",
+    "k8s",
+    "python",
+    "diff",
+)
+FORMATS: dict[str, Format] = {
+    name: getattr(importlib.import_module(f"{__name__}.{name}"), name.upper()) for name in _NAMES
+}
 
 __all__ = ["FORMATS", "Format"]

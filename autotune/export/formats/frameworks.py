@@ -14,7 +14,6 @@ from autotune.export.launching import knobs_of
 from autotune.export.shell_words import comment, head, in_words
 from autotune.export.tuned import TunedConfig
 from autotune_spaces.base import Value
-from autotune_spaces.knobs.compile_mode import MODES
 from autotune_spaces.sites import JobSites
 
 Arguments = Mapping[str, Value]
@@ -29,39 +28,6 @@ class Framework:
     libraries: tuple[str, ...]  # that build the loader or run the loop in the job's place
     usage: tuple[str, ...]
     spell: Callable[[str, Value], Mapping[str, Arguments]]
-
-
-def _training_arguments(knob: str, value: Value) -> Mapping[str, Arguments]:
-    loader = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "in_order")
-    found: Arguments = {}
-    if knob in loader:
-        found = {f"dataloader_{knob}": value}
-    elif knob == "batch_size":
-        found = {"per_device_train_batch_size": value}
-    elif knob == "amp_dtype":
-        found = {"bf16": value == "bfloat16", "fp16": value == "float16"}
-    elif knob == "matmul_precision" and value in ("highest", "high"):
-        found = {"tf32": value == "high"}
-    elif knob == "compile_mode" and value in ("off", "default", *MODES):
-        found = {"torch_compile": value != "off"}
-        found |= {"torch_compile_mode": value} if value in MODES else {}
-    elif knob == "optimizer_impl" and value == "fused":
-        found = {"optim": "adamw_torch_fused"}
-    elif knob in ("ddp_bucket_cap_mb", "static_graph"):
-        found = {f"ddp_{knob.removeprefix('ddp_')}": value}
-    return {"TUNED": found} if found else {}
-
-
-def _lightning(knob: str, value: Value) -> Mapping[str, Arguments]:
-    loader = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "in_order", "batch_size")
-    precision = {"bfloat16": "bf16-mixed", "float16": "16-mixed", "off": "32-true"}
-    if knob in loader:
-        return {"DATALOADER": {knob: value}}
-    if knob == "amp_dtype":
-        return {"TRAINER": {"precision": precision[str(value)]}}
-    if knob == "cudnn_benchmark":
-        return {"TRAINER": {"benchmark": value}}
-    return {}
 
 
 def write(framework: Framework, tuned: TunedConfig) -> str:
@@ -111,25 +77,7 @@ def _check(framework: Framework, sites: JobSites) -> None:
         )
 
 
-HUGGING_FACE = Framework(
-    "training-arguments",
-    "transformers.TrainingArguments",
-    ("transformers", "trl", "sentence_transformers"),
-    ("TrainingArguments(output_dir=..., **TUNED)",),
-    _training_arguments,
-)
-PYTORCH_LIGHTNING = Framework(
-    "lightning",
-    "lightning.Trainer",
-    ("lightning", "pytorch_lightning"),
-    ("Trainer(..., **TRAINER) and DataLoader(..., **DATALOADER), as far as they are below.",),
-    _lightning,
-)
-TRAINING_ARGUMENTS = Format(
-    "training-arguments",
-    "arguments for transformers.TrainingArguments",
-    partial(write, HUGGING_FACE),
-)
-LIGHTNING = Format(
-    "lightning", "arguments for lightning.Trainer", partial(write, PYTORCH_LIGHTNING)
-)
+def format_of(framework: Framework) -> Format:
+    """The export format of ``framework``."""
+    summary = f"arguments for {framework.title}"
+    return Format(framework.name, summary, partial(write, framework))

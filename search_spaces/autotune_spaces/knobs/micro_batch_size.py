@@ -19,6 +19,7 @@ class MicroBatchSize(Knob):
     numerics = Numerics.ROUNDING
     in_graph = True
     redraws = True
+    example = 32
     range = "the batch ÷ 2, 4, 8 (CPU); up to the optimizer's batch, where the job accumulates"
     card = Card(
         what="How many samples one pass of the model takes; the optimizer's batch, its steps and every schedule stay as they are. A "

@@ -134,6 +134,7 @@ class ModelStudy:
             bottleneck="loader" if self._loader_binds else "compute" if observation.bottleneck in LOADER_KINDS else observation.bottleneck,
             seed=self.context.seed, noise=min(max(observation.noise, 0.02), 0.2),
             compile_start_up_s=self._compile_s, planned_s=self.context.spec.planned_steps * observation.anatomy.iteration_s,
+            expected=self._expected,
         )
         for row in self._rows:
             if set(row[0]) <= set(self.names):

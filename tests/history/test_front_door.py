@@ -38,7 +38,7 @@ command: python train.py
 search_space: {num_workers: [0, 2]}
 tracking: {uri: null}
 traces: none
-budget: {minutes: 1.5}
+budget: {minutes: 3}
 """
 
 
@@ -66,7 +66,7 @@ def test_the_second_run_proves_the_answer_of_the_first(tmp_path: Path) -> None:
     assert "this job is tuned already" in said and "num_workers=2" in said
     second, said = _run(tmp_path, "--run-dir", "again")
     assert "its answer is proven again" in said
-    assert second["knobs"] == first["knobs"] and second["trials"] == []
+    assert second["knobs"] == first["knobs"] and second["trials"] == [], second["rejected"]
     assert second["confirmation"]["adopted"] and second["loss"]["verdict"] == "unchanged"
     assert second["recalled"]["outcome"] == "proven anew"
     assert _processes(tmp_path / "again") < _processes(tmp_path / "autotune-runs" / "slow")

@@ -175,7 +175,10 @@ def alike(folder: Path, every: list[Job]) -> tuple[list[str], list[Played], list
             shares[group].append((before, after, plain[i].wall_s, run.wall_s, _regret(job, plain[i]), _regret(job, run)))
         rows.append(f"| {job.name} | {before:.0%} | {after:.0%} | {_regret(job, plain[i]):.1%} | {_regret(job, run):.1%} | {run.result.recalled.outcome} |")
         print(rows[-1], flush=True)
-    lines = ["| jobs | first proposal, without | with history | regret of the answer, without | with | wall time, with ÷ without |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| jobs | first proposal, without | with history | regret of the answer, without | with | wall time, with ÷ without |",
+        "|---|---|---|---|---|---|",
+    ]
     for group, found in shares.items():
         before, after, wall, wall_with, regret, regret_with = zip(*found, strict=True)
         lines.append(

@@ -20,7 +20,7 @@ os.environ.setdefault("MPLBACKEND", "agg")
 # No test reads or writes the user's own history of runs; each has one of its own (`own_history`).
 _DATA = tempfile.TemporaryDirectory(prefix="autotune-tests-data-")
 os.environ["XDG_DATA_HOME"] = _DATA.name
-for _name in ("AUTOTUNE_STORE", "AUTOTUNE_TEAM_STORE"):
+for _name in ("AUTOTUNE_STORE", "AUTOTUNE_TEAM_STORE", "AUTOTUNE_RUNS"):
     os.environ.pop(_name, None)
 for _name in ("AUTOTUNE_SESSION", "AUTOTUNE_MARK", "MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME"):
     os.environ.pop(_name, None)

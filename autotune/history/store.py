@@ -20,6 +20,7 @@ from autotune.history.records import RECORD_VERSION, PastRun
 from autotune_spaces.codec import decode, encode
 
 APPLICATION, SCHEMA_VERSION = 0x41544E45, 1  # "ATNE": tells our files from other databases
+FILE_NAME = "history.sqlite"
 WAIT_S = 10.0  # for other writers
 MOST_RUNS = 1000  # read at once, newest first
 SCHEMA = f"""
@@ -37,12 +38,15 @@ class StoreError(Exception):
 
 
 def own_path() -> Path:
-    """This user's store: AUTOTUNE_STORE, else below XDG_DATA_HOME."""
+    """Where this run's history is: AUTOTUNE_STORE; on the service's nodes one for all runs, beside
+    them in AUTOTUNE_RUNS; else this user's, below XDG_DATA_HOME."""
     if named := os.environ.get("AUTOTUNE_STORE"):
         return Path(named)
+    if runs := os.environ.get("AUTOTUNE_RUNS"):
+        return Path(runs) / FILE_NAME
     data = os.environ.get("XDG_DATA_HOME", "")
     root = Path(data) if os.path.isabs(data) else Path.home() / ".local" / "share"
-    return root / "autotune" / "history.sqlite"
+    return root / "autotune" / FILE_NAME
 
 
 def team_path() -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +26,7 @@ DOMAINS = {"num_workers": (0, 1, 2), "amp_dtype": ("off", "bfloat16"), "gc": ("d
 
 
 def test_likeness_is_one_for_the_same_and_falls_with_each_scale() -> None:
-    a = {name: 0.5 for name in SCALES} | {"gpu": 0.0}
+    a = dict.fromkeys(SCALES, 0.5) | {"gpu": 0.0}
     assert likeness(a, a) == 1.0
     for name, scale in SCALES.items():
         near, far = {**a, name: 0.5 + scale}, {**a, name: 0.5 + 2 * scale}
@@ -34,6 +35,12 @@ def test_likeness_is_one_for_the_same_and_falls_with_each_scale() -> None:
     assert likeness(a, {**a, "gpu": 1.0}) == 0.0
     unknown = {k: v for k, v in a.items() if k != "waiting"}
     assert likeness(a, unknown) == pytest.approx(math.exp(-0.5))
+
+
+def test_every_feature_is_documented_with_its_scale() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "history.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)`: .* \| ([\d.]+) \|$", page, re.MULTILINE))
+    assert {name: float(scale) for name, scale in rows.items()} == SCALES
 
 
 def test_effects_are_taken_apart() -> None:

@@ -176,5 +176,7 @@ def test_words_of_the_job_are_kept_as_hashes_and_found_again() -> None:
 def test_where_it_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert own_path() == tmp_path / "autotune" / "history.sqlite"
+    monkeypatch.setenv("AUTOTUNE_RUNS", "/srv/runs")  # on the service's nodes
+    assert own_path() == Path("/srv/runs/history.sqlite")
     monkeypatch.setenv("AUTOTUNE_STORE", "/srv/team.sqlite")
     assert own_path() == Path("/srv/team.sqlite")

@@ -37,7 +37,7 @@ from autotune.stages.culprit import culprits
 from autotune.stages.explain import explain, trace_trials
 from autotune.stages.fresh import first_look_s
 from autotune.stages.model_study import PRIOR_DROPPED
-from autotune.stages.observe import observe
+from autotune.stages.observe import FIRST_RUN, observe
 from autotune.stages.pairs import Pairs
 from autotune.stages.recall import recall_job
 from autotune.stages.search import Finalist, Searched, search
@@ -47,6 +47,7 @@ from autotune_trials.paths import publish
 
 NOT_NEEDED = LossVerdict("not-needed", "nothing was changed", 0, 0)
 NO_GAIN = Interval(1.0, 1.0, 1.0)
+NOT_THERE = 0.05  # log speed-up by which a single run may miss half of the recorded gain
 FASTER = "faster, and training converges the same way"
 PROVEN_AGAIN = "proven again from the history, and not explained anew: `autotune profile` does that, and a run with --no-history"
 EXPLAIN_ERROR = "explain-error.txt"
@@ -143,14 +144,14 @@ def _explained(context: RunContext, observation: Observation, proof: Proof, tria
 def prove_again(context: RunContext, observation: Observation, recall: Recall) -> Proof | None:
     """The recorded answer of this very job, by the rules for every finalist. None: there is none.
 
-    One pair of runs shows first whether its gain is there at all: what a wrong record costs is that pair.
+    Its first run shows whether the gain is there at all: what a wrong record costs is that run.
     """
     config = recall.answer
     if config is None:
         return None
     context.progress.stage("confirm", f"from the history: {in_words(config, observation.defaults)}")
     pairs = Pairs(context, config, {}, "recalled")
-    last, loss, why = None, NOT_NEEDED, _not_there(pairs, recall.log_gain, observation.noise)
+    last, loss, why = None, NOT_NEEDED, _not_there(context, pairs, recall.log_gain, observation.noise)
     if not why:
         last = confirm(context, observation, config, pairs)
         why = "" if last.adopted else f"not proven faster: {last.reason}"
@@ -163,16 +164,17 @@ def prove_again(context: RunContext, observation: Observation, recall: Recall) -
     return Proof({}, why, last, loss, (), (Rejected(config, why),))
 
 
-def _not_there(pairs: Pairs, log_gain: float, noise: float) -> str:
-    """Why the first pair speaks against the recorded gain; "": it does not."""
+def _not_there(context: RunContext, pairs: Pairs, log_gain: float, noise: float) -> str:
+    """Why the answer's first run, held against the job's first run, speaks against its recorded gain; "": it does not."""
+    before = context.stored(FIRST_RUN)
     try:
-        pairs.ensure(1)
+        after = pairs.first_candidate()
     except SessionFailed as failure:
         return f"it failed in a fresh process ({failure})"
-    found = pairs.log_speedups()[0]
-    if found > log_gain / 2 - 2 * math.hypot(noise, noise):
+    found = math.log(pairs.cost(before) / pairs.cost(after)) if before is not None else log_gain
+    if found > log_gain / 2 - max(NOT_THERE, 3 * noise):
         return ""
-    return f"recorded as {math.exp(log_gain):.2f}x, and {math.exp(found):.2f}x in the first pair of fresh processes"
+    return f"recorded as {math.exp(log_gain):.2f}x, and {math.exp(found):.2f}x in its first fresh process"
 
 
 def _outcome(context: RunContext, recall: Recall, again: Proof | None) -> str:

@@ -33,6 +33,7 @@ class Played:
 
     Attributes:
         wall_s: how long it would have taken.
+        searched_s: and until its search had ended; 0.0: there was none.
         tried: configurations of live blocks, in order; ``{}`` is the baseline.
         said: notes and warnings.
     """
@@ -50,6 +51,6 @@ class Played:
             if history is not None:
                 history.keep(spec, self.result, f"{folder.name}-{seed}")
             self.tried = [record["config"] for plot in journal.all("plot") for record in plot.data]
-            self.stages = [entry.kind for entry in journal._entries]
-        self.wall_s, self.sessions = machine.elapsed_s, len(machine.sessions)
+            self.searched_s = next((entry.elapsed_s for entry in journal.all("search-done")), 0.0)
+        self.wall_s = machine.elapsed_s
         self.said.append((folder / "progress.jsonl").read_text())

@@ -38,6 +38,7 @@ COMMANDS: dict[str, Command] = {
     "logs": Command("autotune.cli.logs", "logs", "Show what a run on a cluster has printed."),
     "stop": Command("autotune.cli.stop", "stop", "End a run on a cluster."),
     "sync": Command("autotune.cli.sync", "sync", "Send what was recorded offline to MLflow."),
+    "history": Command("autotune.cli.history", "history", "List, show, export, import or forget what earlier runs measured."),
     "knobs": Command("autotune.cli.knobs", "knobs", "List the knobs, or explain one."),
     "doctor": Command("autotune.cli.doctor", "doctor", "Show what this machine offers and which knobs apply."),
     "schema": Command("autotune.cli.schema", "schema", "Print the JSON Schema of job.yaml, for editors."),

@@ -75,6 +75,15 @@ class Pairs:
 
         spread(self.context, lambda: next(pieces_left, None), serve, give_up)
 
+    def first_candidate(self) -> Record:
+        """The candidate's run of the first pair, by itself for now; :meth:`ensure` makes the other one.
+
+        Raises:
+            SessionFailed: it failed.
+        """
+        self.context.progress.fixed_run(f"{self.label}: candidate", 1, 2, self.configs["candidate"])
+        return self._run(self.context, "candidate", 0)
+
     def _pair(self, context: RunContext, seed: int, pairs: int) -> None:
         """Both runs of one seed, on one machine: what is there of another machine is measured again."""
         order = ("reference", "candidate") if seed % 2 == 0 else ("candidate", "reference")

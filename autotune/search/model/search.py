@@ -189,13 +189,6 @@ class ModelSearch:
         """The leader without what is not worth its price, least worth first, anew after each."""
         return self._judge.as_answer(self._evidence.belief())
 
-    def expected_regret(self) -> float:
-        """What single changes of the answer may still gain, all knobs together."""
-        belief = self._evidence.belief()
-        return float(
-            self._judge.open_regret(belief, self._judge.worth_their_price(belief)[0]).sum()
-        )
-
     @property
     def noise(self) -> float:
         """Standard deviation of a standard block's log cost, as now estimated."""

@@ -56,7 +56,7 @@ name: job
 command: {command}
 traces: none
 search_space: {{num_workers: [0, 4]}}
-budget: {{minutes: 1, trials: 1}}
+budget: {{minutes: 4, trials: 1}}
 convergence: {{steps: 60}}
 """
 SHORTER = """\

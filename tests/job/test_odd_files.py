@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from odd_files import CANARY
+from tiers import slow
 
 from autotune.errors import AutotuneError
 from autotune.job.load import load_job
@@ -42,7 +43,7 @@ from autotune.report.result_file import to_json
     "call",
     [
         "fuzz_job_files(Path.cwd(), 300)", "fuzz_checked_job_files(Path.cwd(), 40)", "fuzz_tuned_files(Path.cwd(), 200)",
-        "fuzz_tuned_commands(Path.cwd(), 60)", "fuzz_results(Path.cwd(), 100, to_json(tuned()))",
+        slow("fuzz_tuned_commands(Path.cwd(), 60)"), slow("fuzz_results(Path.cwd(), 100, to_json(tuned()))"),
     ],
     ids=["job files", "job files on the command line", "tuned files", "tuned files on the command line", "results"],
 )  # fmt: skip

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from drive_progress import drive
 from sample_results import samples
+from tiers import slow
 
 from autotune.report.live import RichProgress
 from autotune.report.progress import Progress
@@ -108,7 +109,7 @@ def test_quiet_prints_the_closing_screen_alone(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == "warning: the machine was busy: 3 windows were measured again\n"
 
 
-@pytest.mark.parametrize("columns", [60, 100])
+@pytest.mark.parametrize("columns", [60, slow(100)])
 @pytest.mark.parametrize("name", ["tuned", "hostile"])
 def test_a_terminal_gets_a_live_table(columns: int, name: str) -> None:
     text = in_a_terminal(columns, name)
@@ -137,7 +138,7 @@ def test_the_clock_of_a_resumed_run_knows_what_was_spent_before(monkeypatch: pyt
     assert re.search(r"4:5[0-5] left of 20:00", stream.getvalue())
 
 
-@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"PYTHONIOENCODING": "ascii"}])
+@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, slow({"PYTHONIOENCODING": "ascii"})])
 def test_a_terminal_that_cannot_draw_gets_plain_lines(environment: dict[str, str]) -> None:
     text = in_a_terminal(80, **environment)
     assert "\x1b" not in text

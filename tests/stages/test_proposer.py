@@ -250,6 +250,7 @@ def test_the_search_stops_on_a_plateau_only() -> None:
     assert not plateau(late)
 
 
+@pytest.mark.slow
 def test_of_a_long_study_the_sampler_is_given_the_best_and_the_latest() -> None:
     from optuna.trial import TrialState
 

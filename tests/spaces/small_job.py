@@ -10,6 +10,7 @@ import gc
 from typing import Any
 
 import torch
+from knob_settings import shown
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -167,4 +168,5 @@ class SmallJob:
             "gc": (gc.get_threshold(), gc.get_freeze_count() > FROZEN),
             "retaining": self.heap.retaining,
             "benchmark": torch.backends.cudnn.benchmark,
+            **shown(),
         }

@@ -57,7 +57,6 @@ from autotune_trials.session import ranks
 from autotune_trials.session.agent_connection import Connection
 from autotune_trials.session.inbox import Switchboard
 from autotune_trials.session.launch_environment import environment, filled, filled_command, places
-from autotune_trials.session.masking import Masks
 from autotune_trials.session.silence import (
     IDLE_CORES,
     SHORTEST_S,
@@ -69,6 +68,7 @@ from autotune_trials.session.silence import (
 )
 from autotune_trials.supervisor import process_tags, procfs
 from autotune_trials.supervisor.client import WatchedCommand
+from autotune_trials.supervisor.masking import Masks
 
 HANG_TIMEOUT_S = 120.0
 WARDEN_S = 60.0  # for the warden to start, however busy the machine

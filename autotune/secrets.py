@@ -12,7 +12,12 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-MASK = "***"
+from autotune_trials.supervisor.masking import MASK, Masks
+
+__all__ = [
+    "MASK", "hide_secret_flags", "is_secret", "mask", "mask_command", "mask_secrets", "mask_text", "mask_url", "secret_texts",
+    "secret_values", "split_secret_flags",
+]  # fmt: skip
 WORDS = frozenset(
     (
         "KEY", "KEYS", "APIKEY", "ACCESSKEY", "TOKEN", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "PASSPHRASE", "PASS", "PWD",
@@ -82,8 +87,7 @@ def mask_text(text: str, env: Mapping[str, str]) -> str:
 
 def mask_secrets(text: str, secrets: Sequence[str]) -> str:
     """As :func:`mask_text`, for values that were looked up before."""
-    for value in secrets:
-        text = text.replace(value, MASK)
+    text = Masks(secrets).text(text)
 
     def masked(match: re.Match[str]) -> str:
         secret = _is_secret_flag(match["name"], match["value"].strip("'\""))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +34,7 @@ from autotune.secrets import secret_texts
 from autotune_spaces.base import Config, Knob, NotApplicable, Start, Value
 from autotune_trials.file_restore.restore import leftovers
 from autotune_trials.measure.profiler import STACK_STEPS
-from autotune_trials.paths import SessionPaths
+from autotune_trials.paths import SessionPaths, new_session
 from autotune_trials.protocol.messages import Block, BlockReport, KnobChoice, Record, SessionConfig
 from autotune_trials.session.knob_files import Preparation, silent
 from autotune_trials.session.launch_environment import socket_folders
@@ -265,13 +264,7 @@ class LocalExecutor(Executor):
         return "seed" in placeholders([*self.spec.command, *self.spec.env.values()])
 
     def _next_paths(self, label: str) -> SessionPaths:
-        """``sessions/<number>-<label>``, numbered on from what an earlier run left there."""
-        sessions = self.run_dir / "sessions"
-        sessions.mkdir(parents=True, exist_ok=True)
-        numbers = [int(m.group(1)) for entry in sessions.iterdir() if (m := re.match(r"(\d+)-", entry.name))]
-        root = sessions / f"{max(numbers, default=0) + 1:04d}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', label)[:60] or 'session'}"
-        root.mkdir()
-        return SessionPaths(root)
+        return new_session(self.run_dir, label)
 
 
 def finish(session: Session) -> None:

@@ -1,9 +1,8 @@
 """Sessions answered from a recorded table: the search and the stages, tested in seconds and without the hardware.
 
-A table is JSON:
+What a table says, written as JSON:
 
     {
-      "schema_version": 1,
       "cost_s": 0.002,                      seconds a sample, baseline
       "samples": 32,                        a step, baseline; a batch_size knob changes it
       "entries": [                          measured configurations, whole
@@ -33,17 +32,14 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from autotune.errors import InputError
 from autotune.executors.base import FAILURES, Executor, FixedRun, LiveSession, SessionFailed
 from autotune_spaces.base import Config, Value
 from autotune_spaces.codec import decode
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
 from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record, SessionConfig, Window
 
-TABLE_SCHEMA_VERSION = 1
 WARM_UP = (20.0, 4.0, 2.0, 1.5)  # times the usual: the first iterations of a fresh process
 
 
@@ -82,7 +78,6 @@ class ReplayTable:
     loss: Loss = Loss()
     machine: Mapping[str, Any] = field(default_factory=dict)
     job: Mapping[str, Any] = field(default_factory=dict)
-    schema_version: int = TABLE_SCHEMA_VERSION
     peaks: Mapping[str, float] = field(default_factory=dict)  # what measure_peaks answers; {}: none were recorded
 
     def entry(self, config: Config) -> Entry:
@@ -107,21 +102,6 @@ class ReplayTable:
 def word(value: Value) -> str:
     """How a knob's value is written as a key of the table: as JSON, text without quotes."""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def load_table(path: Path) -> ReplayTable:
-    """Read a table.
-
-    Raises:
-        InputError: missing, not JSON, or not a table of this version.
-    """
-    try:
-        data = json.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"the replay table cannot be read: {error}", where=str(path)) from None
-    if not isinstance(data, dict) or data.get("schema_version", TABLE_SCHEMA_VERSION) != TABLE_SCHEMA_VERSION or "cost_s" not in data:
-        raise InputError("this is not a replay table", where=str(path), expected="a JSON object with cost_s and schema_version 1")
-    return decode(ReplayTable, data)
 
 
 class ReplayExecutor(Executor):

@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 
 from autotune.errors import InputError
 from autotune.results import Written
-from autotune_trials.file_restore.restore import OUTCOME, Outcome, leftovers, put_back
+from autotune_trials.file_restore.restore import Outcome, leftovers, put_back
 from autotune_trials.file_restore.scope import Places
-from autotune_trials.paths import publish
+from autotune_trials.paths import SessionPaths, publish, sessions_of
 
 NOTICED = "noticed.json"
 SCAN_S = 1.0  # a working directory with a million files is looked at in part
@@ -167,8 +167,8 @@ def changed_since(workdir: str, since: float, places: Places, patience_s: float 
 def summary(run_dir: Path, workdir: Path) -> Written:
     """What all sessions of the run wrote and what became of it; paths below ``workdir`` are relative to it."""
     home = os.path.realpath(workdir)
-    sessions = sorted((run_dir / "sessions").glob("*-*"))
-    outcomes = [found for session in sessions if (found := _load(session / OUTCOME))]
+    sessions = sessions_of(run_dir)
+    outcomes = [found for session in sessions if (found := _load(SessionPaths(session).outcome))]
 
     def names(kind: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(_shown(path, home) for outcome in outcomes for path in outcome.get(kind, ())))

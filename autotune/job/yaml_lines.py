@@ -90,7 +90,6 @@ def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 _CORE = "tag:yaml.org,2002:"
-_PLAIN = {_CORE + name for name in ("str", "int", "float", "bool", "null", "seq", "map", "merge")}
 
 
 def read_yaml(path: Path) -> Document:
@@ -166,8 +165,7 @@ class _Walk:
             raise YamlMistake(f"more than {MAX_NODES} entries, aliases written out", line)
         if len(above) > MAX_DEPTH:
             raise YamlMistake("nested too deeply", line)
-        if node.tag not in _PLAIN:
-            raise YamlMistake(f"the tag {node.tag.replace(_CORE, '!!')}: only plain data is read", line)
+        _check_tag(node, line)
         self._lines.setdefault(place, line)
         above = (*above, id(node))
         if isinstance(node, yaml.ScalarNode):
@@ -175,16 +173,10 @@ class _Walk:
             if node.style is None:
                 self._spelling[place] = node.value
         elif isinstance(node, yaml.SequenceNode):
-            self._check_kind(node, "seq", line)
             for index, item in enumerate(node.value):
                 self.visit(item, (*place, index), above)
         elif isinstance(node, yaml.MappingNode):
-            self._check_kind(node, "map", line)
             self._visit_mapping(node, place, above)
-
-    def _check_kind(self, node: yaml.Node, kind: str, line: int) -> None:
-        if node.tag != _CORE + kind:
-            raise YamlMistake(f"the tag {node.tag.replace(_CORE, '!!')} on a {'list' if kind == 'seq' else 'mapping'}", line)
 
     def _visit_mapping(self, node: yaml.MappingNode, place: Place, above: tuple[int, ...]) -> None:
         first: dict[Hashable, int] = {}
@@ -192,6 +184,7 @@ class _Walk:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
                 raise YamlMistake("a key that is not a word", line, "key: value")
+            _check_tag(key, line)
             _check_scalar(key, line)
             if key.tag == _CORE + "merge":
                 # What is merged in is found at its own lines; keys written out here win.
@@ -213,18 +206,22 @@ class _Walk:
             self._lines[inner] = line
 
 
-def _check_scalar(node: yaml.ScalarNode, line: int) -> None:
-    """A scalar of which a value can be made: its tag may have been written by hand, and fit nothing."""
-    kind = node.tag.removeprefix(_CORE)
-    if node.tag not in _PLAIN or kind in ("seq", "map"):
+def _check_tag(node: yaml.Node, line: int) -> None:
+    """A tag that somebody has written may make anything of a node: it must be the one the node has without it."""
+    if isinstance(node, yaml.ScalarNode):
+        usual = _Loader.meaning(node.value) if node.style is None else "str"
+    else:
+        usual = "seq" if isinstance(node, yaml.SequenceNode) else "map"
+    if node.tag != _CORE + usual:
         raise YamlMistake(f"the tag {node.tag.replace(_CORE, '!!')}: only plain data is read", line)
+
+
+def _check_scalar(node: yaml.ScalarNode, line: int) -> None:
+    """A scalar of which a value can be made."""
     if NO_CHARACTER.search(node.value):
         node.value = _joined(node.value, line)
-    if kind == "int" and len(node.value) > MAX_DIGITS:
+    if node.tag == _CORE + "int" and len(node.value) > MAX_DIGITS:
         raise YamlMistake(f"a number of {len(node.value)} digits", line, f"at most {MAX_DIGITS}")
-    means = _Loader.meaning(node.value)
-    if kind != "str" and kind != means and (kind, means) != ("float", "int"):
-        raise YamlMistake(f"'{node.value[:40]}' under the tag !!{kind}", line)
 
 
 def _joined(text: str, line: int) -> str:

@@ -74,7 +74,7 @@ FOUND = {
     "no-text-in-a-variable's-name": (GOOD + 'env: {"\\0\\udc80": 1}\n', "\\udc80"),
     "no-text-in-a-pattern": (GOOD + 'convergence: {metrics: {a: "(\\udc80"}}\n', "no regular expression"),
     "no-such-character": (GOOD + 'workdir: "\\UFFFFFFFF"\n', "not valid YAML"),
-    "a-bool-that-is-none": (GOOD + "shell: !!bool maybe\n", "under the tag !!bool"),
+    "a-bool-that-is-none": (GOOD + "shell: !!bool maybe\n", "the tag !!bool"),
     "a-date-that-is-none": (GOOD + "name: !!timestamp soon\n", "the tag !!timestamp"),
     "bytes": (GOOD + "name: !!binary aGVsbG8=\n", "the tag !!binary"),
     "nested": (GOOD + "search_space: " + "[" * 60_000, "nested too deeply"),

@@ -26,6 +26,24 @@ def test_blocks_are_reported_in_order_and_the_session_goes_on(make_session):
     assert [(r.id, len(r.window.times_s)) for r in first + second] == [("b1", 3), ("c1", 5), ("b2", 2)]
 
 
+def test_an_agent_of_another_version_is_told_apart_at_once(make_session):
+    """Its later messages may look alike and mean something else."""
+    session = make_session(
+        """
+        import os
+        from fake_agent import MACHINE, Agent
+        from autotune_spaces.facts import JobFacts
+        from autotune_trials.protocol.messages import Hello
+        agent = Agent(hello=False)
+        job = JobFacts(os.getpid(), "cpu", None, (), ())
+        agent.send(Hello(os.getpid(), 0, MACHINE, job, 0.1, {}, schema_version=99))
+        agent.pause()
+        """
+    )
+    with pytest.raises(SessionFailed, match="protocol version 99, this tuner has 1.*install the same version"):
+        session.wait_hello()
+
+
 def test_starting_and_ending_cost_little(make_session, tmp_path):
     times = []
     for _ in range(3):

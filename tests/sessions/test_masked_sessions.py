@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autotune_trials.protocol.messages import Block
-from autotune_trials.session.masking import Masks
 from autotune_trials.session.session import SessionFailed
+from autotune_trials.supervisor.masking import Masks
 from autotune_trials.supervisor.output_log import CappedLog, Masked
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")

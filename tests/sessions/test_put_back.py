@@ -65,6 +65,8 @@ WAYS = {
     "read, cut and written anew": "f = open('mine.txt', 'a+'); f.truncate(0); f.write('x' * 99); f.close()",
     "made": "open('new', 'w').write('x'); os.makedirs('out/deep'); open('out/deep/log', 'a').write('x'); os.symlink('new', 'l')",
     "made, renamed": "os.mkdir('tmp-1'); open('tmp-1/w', 'w').write('x'); os.rename('tmp-1', 'checkpoint-1')",
+    "mode and times changed": "os.chmod('mine.txt', 0o600); os.utime('empty', (1, 1)); os.chmod('folder', 0o700)",
+    "linked, then changed by its second name": "os.link('mine.txt', 'twin'); f = open('twin', 'r+'); f.write('XX'); f.close(); os.remove('mine.txt')",
     "from a forked child": "p = os.fork() or (open('mine.txt', 'w').write('x'), os._exit(0)); os.waitpid(p, 0)",
     "from another Python": "subprocess.run([sys.executable, '-c', 'open(\"mine.txt\", \"w\").write(\"x\")'], check=True)",
 }

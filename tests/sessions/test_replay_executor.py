@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 
 import pytest
 
-from autotune.errors import InputError
 from autotune.executors.base import FixedRun, SessionFailed
-from autotune.executors.replay import ReplayExecutor, ReplayTable, load_table
+from autotune.executors.replay import ReplayExecutor, ReplayTable
+from autotune_spaces.codec import decode
 from autotune_trials.protocol.messages import PHASES, Block, KnobChoice
 
 TABLE = {
-    "schema_version": 1,
     "cost_s": 0.002,
     "samples": 32,
     "noise": 0.05,
@@ -32,10 +30,8 @@ TABLE = {
 
 
 @pytest.fixture
-def table(tmp_path) -> ReplayTable:
-    path = tmp_path / "table.json"
-    path.write_text(json.dumps(TABLE))
-    return load_table(path)
+def table() -> ReplayTable:
+    return decode(ReplayTable, TABLE)
 
 
 def block(n: int = 200, **config) -> Block:
@@ -109,11 +105,3 @@ def test_what_the_table_does_not_know_is_an_error(table):
     with pytest.raises(LookupError, match="num_workers=3"):
         strict.entry({"num_workers": 3})
     assert strict.entry({}).cost_s == 0.001
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"cost_s": 1, "schema_version": 2}'])
-def test_what_is_no_table_is_said_so(tmp_path, text):
-    path = tmp_path / "table.json"
-    path.write_text(text)
-    with pytest.raises(InputError, match="table"):
-        load_table(path)

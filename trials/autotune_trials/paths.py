@@ -60,6 +60,10 @@ class SessionPaths:
     def written(self) -> Path:
         return self.root / "written"
 
+    @property
+    def outcome(self) -> Path:
+        return self.root / "written.json"
+
     def crumb(self, what: str, pid: int | None = None) -> Path:
         return self.crumbs / f"{what}-{pid or os.getpid()}"
 
@@ -71,6 +75,23 @@ class SessionPaths:
 
     def trace(self, rank: int) -> Path:
         return self.root / f"trace-{rank}.json.gz"
+
+
+def sessions_of(run_dir: Path) -> list[Path]:
+    """The directories of a run's sessions, the first one first."""
+    folder = run_dir / "sessions"
+    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+
+def new_session(run_dir: Path, label: str, ending: str = "") -> SessionPaths:
+    """Make ``<run>/sessions/<number>-<label><ending>``, numbered on from those that are there."""
+    import re  # the agent, too, imports this module
+
+    numbers = [int(found[1]) for path in sessions_of(run_dir) if (found := re.match(r"(\d+)-", path.name))]
+    word = re.sub(r"[^A-Za-z0-9_.-]+", "-", label)[:60] or "session"
+    root = run_dir / "sessions" / f"{max(numbers, default=0) + 1:04d}-{word}{ending}"
+    root.mkdir(parents=True)
+    return SessionPaths(root)
 
 
 def publish(path: Path, content: str | bytes) -> None:

@@ -18,6 +18,7 @@ from autotune.executors.cluster.head import Head
 from autotune.executors.cluster.places import Place
 from autotune.executors.cluster.relay import first_line
 from autotune_spaces.base import Config
+from autotune_trials.paths import new_session
 from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record
 
 LOOK_S = 1.0  # between two looks at the cluster's head, while a slot works
@@ -28,18 +29,13 @@ class Sessions:
     """``<run>/sessions``, filled from all slots: one numbering for all."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._folder = run_dir / "sessions"
+        self._run_dir = run_dir
         self._turn = threading.Lock()
 
     def new(self, label: str, node: str) -> Path:
         """``<number>-<label>@<node>``: made, and empty until the session is brought home."""
         with self._turn:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            taken = [int(found[1]) for entry in self._folder.iterdir() if (found := re.match(r"(\d+)-", entry.name))]
-            word = re.sub(r"[^A-Za-z0-9_.-]+", "-", label)[:60]
-            root = self._folder / f"{max(taken, default=0) + 1:04d}-{word}@{re.sub(r'[^A-Za-z0-9_.-]+', '-', node)}"
-            root.mkdir()
-            return root
+            return new_session(self._run_dir, label, f"@{re.sub(r'[^A-Za-z0-9_.-]+', '-', node)}").root
 
 
 class Slot(Executor):

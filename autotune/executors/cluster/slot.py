@@ -30,7 +30,7 @@ from autotune.executors.side_effects import NOTICED, own_places
 from autotune.export.fingerprint import here
 from autotune.job.spec import JobSpec
 from autotune_spaces.base import Config
-from autotune_trials.file_restore.restore import OUTCOME
+from autotune_trials.paths import SessionPaths, sessions_of
 from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record
 
 
@@ -151,8 +151,7 @@ class Slot:
         return self._scratch / "outbox.tar.gz"
 
     def _latest(self) -> Path | None:
-        folder = self._scratch / "sessions"
-        return max(folder.iterdir(), default=None) if folder.is_dir() else None
+        return max(sessions_of(self._scratch), default=None)
 
     def _told(self, do: Any, home: str) -> Answer:
         """The answer of ``do``, with the names that directories have where the tuner runs."""
@@ -172,11 +171,12 @@ class Slot:
         if session is None:
             return 0
         self._forget_own_copy(session)
+        paths = SessionPaths(session)
         with tarfile.open(self._outbox, "w:gz", compresslevel=1) as archive:
             for path in sorted(session.iterdir()):
-                if path.name not in ("out", "written"):
+                if path not in (paths.out, paths.written):
                     archive.add(path, arcname=path.name)
-        if not (session / "written").exists():  # else something could not be put back, and its original lies there
+        if not paths.written.exists():  # else something could not be put back, and its original lies there
             shutil.rmtree(session, ignore_errors=True)
             session.mkdir()  # its number is taken
         return self._outbox.stat().st_size
@@ -185,7 +185,7 @@ class Slot:
         """What the job wrote to the slot's own copy of its directory concerns nobody."""
         if self._spec.workdir == self._home:
             return
-        for name in (OUTCOME, NOTICED):
+        for name in (SessionPaths(session).outcome.name, NOTICED):
             try:
                 told = json.loads((session / name).read_text("utf-8"))
             except (OSError, ValueError):

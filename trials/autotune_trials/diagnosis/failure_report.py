@@ -11,8 +11,8 @@ from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.failures import SessionFailed
 from autotune_trials.protocol.messages import Fault, JobError
 from autotune_trials.session import ranks
-from autotune_trials.session.masking import Masks
 from autotune_trials.supervisor import process_tags
+from autotune_trials.supervisor.masking import Masks
 
 
 class Postmortem:

@@ -13,7 +13,6 @@ from typing import Any
 from autotune_trials.paths import SessionPaths, publish
 from autotune_trials.supervisor.procfs import stat_of
 
-OUTCOME = "written.json"
 RUNNING = "running"  # below the ledger: processes that could not be ended
 SILENT_S = 120.0  # a job may write a file this long after anything else was heard of it
 KINDS = ("restored", "removed", "prepared", "left", "unkept", "failed")
@@ -24,15 +23,14 @@ Outcome = dict[str, list[Any]]
 def outcome_of(session: str) -> Outcome | None:
     """What was put back before; None if that has not been done, or not all of it."""
     try:
-        with open(os.path.join(session, OUTCOME), encoding="utf-8") as file:
-            done: Outcome = json.load(file)
+        done: Outcome = json.loads(SessionPaths(Path(session)).outcome.read_text("utf-8"))
     except (OSError, ValueError):
         return None
     return None if done["failed"] else done
 
 
 def save(session: str, outcome: Outcome) -> None:
-    publish(Path(session, OUTCOME), json.dumps(outcome, indent=1))
+    publish(SessionPaths(Path(session)).outcome, json.dumps(outcome, indent=1))
 
 
 @contextlib.contextmanager
@@ -49,20 +47,16 @@ def alone(session: str) -> Iterator[None]:
 
 def not_yet(session: str, running: Iterable[int]) -> Outcome | None:
     """What to say while processes of the session still run, which also the next call will want to know."""
-    noted = os.path.join(session, "written", RUNNING)
-    if not os.path.isdir(os.path.dirname(noted)):
+    written = SessionPaths(Path(session)).written
+    noted = written / RUNNING
+    if not written.is_dir():
         return None
-    try:
-        with open(noted, encoding="utf-8") as file:
-            known = {line.strip() for line in file}
-    except OSError:
-        known = set()
+    known = set(noted.read_text("utf-8").splitlines()) if noted.exists() else set()
     known |= {f"{pid} {began}" for pid in running if (began := _began(pid))}
     alive = sorted(line for line in known if _began(int(line.split()[0])) == line.split()[1])
     if not alive:
         return None
-    with open(noted, "w", encoding="utf-8") as file:
-        file.writelines(f"{line}\n" for line in alive)
+    noted.write_text("\n".join(alive), "utf-8")
     pids = ", ".join(line.split()[0] for line in alive)
     why = (
         f"processes of this trial could not be ended and may still write ({pids}); "

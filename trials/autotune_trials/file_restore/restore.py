@@ -22,13 +22,15 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from autotune_trials.file_restore import left_behind
 from autotune_trials.file_restore.backups import BESIDE, Backups
-from autotune_trials.file_restore.left_behind import OUTCOME, SILENT_S, Outcome, files_in, written_since
+from autotune_trials.file_restore.left_behind import SILENT_S, Outcome, files_in, written_since
 from autotune_trials.file_restore.log import Log, Made
 from autotune_trials.file_restore.scope import Places, below
+from autotune_trials.paths import SessionPaths, sessions_of
 
 PREPARED_BYTES = 1 << 20  # less is a settings file or a log's first lines, and is made again in no time
 ASIDE = ".during-trial"  # what another program has put where a file of the user's was
@@ -52,19 +54,14 @@ def put_back(session: str, late: bool = False, running: Iterable[int] = ()) -> O
     with left_behind.alone(session):
         done = left_behind.outcome_of(session) or left_behind.not_yet(session, running) or _Restoring(session, late).run()
         if not done["failed"]:
-            _clear(os.path.join(session, "written"))
+            _clear(str(SessionPaths(Path(session)).written))
         return done
 
 
 def leftovers(run_dir: str) -> list[str]:
     """Sessions below ``run_dir`` whose changes were not put back, or not all: tuner and warden were both killed, the disk was full."""
-    sessions = os.path.join(run_dir, "sessions")
-    try:
-        names = sorted(os.listdir(sessions), reverse=True)  # the last first
-    except OSError:
-        return []
-    found = [os.path.join(sessions, name) for name in names]
-    return [s for s in found if os.path.isdir(os.path.join(s, "written"))]
+    last_first = reversed(sessions_of(Path(run_dir)))
+    return [str(session) for session in last_first if SessionPaths(session).written.is_dir()]
 
 
 def _clear(ledger: str) -> None:
@@ -76,7 +73,7 @@ class _Restoring:
     """One session being put back."""
 
     def __init__(self, session: str, late: bool) -> None:
-        self._session, ledger = session, os.path.join(session, "written")
+        self._session, ledger = session, str(SessionPaths(Path(session)).written)
         self._log, self._backups, self._places = Log(ledger), Backups(ledger), _places(ledger)
         with self._log.alone():
             pass
@@ -304,4 +301,4 @@ def main() -> None:
     put_back(sys.argv[1], running=map(int, sys.argv[2:]))
 
 
-__all__ = ["OUTCOME", "Outcome", "leftovers", "main", "put_back"]
+__all__ = ["Outcome", "leftovers", "main", "put_back"]

@@ -78,7 +78,6 @@ class SessionConfig:
     record_loss: bool = True
     nvtx: bool = True  # live, fixed, profile: NVTX ranges where somebody listens, see measure.nvtx
     nvtx_modules: int = 0  # profile: in the profiled window also ranges for modules down to this depth below the entry; 0: none
-    schema_version: int = SCHEMA_VERSION
     watch_seconds: float = 4.0  # and go on watching for at least this long, so that lines can be told apart (one rank only)
     stacks: bool = False  # profile: with Python frames, which a session of its own is for (see measure/profiler.py)
     process_knobs: tuple[KnobChoice, ...] = ()  # fixed, profile: what the command was started with, to be checked for its effect
@@ -99,6 +98,7 @@ class Hello:
     job: JobFacts
     startup_s: float  # process start to first optimizer step
     fingerprint: Mapping[str, Any]  # see Record.fingerprint
+    schema_version: int = SCHEMA_VERSION
 
 
 @dataclass(frozen=True)
@@ -272,10 +272,15 @@ def load(line: bytes | str) -> Any:
     """The message in a line.
 
     Raises:
-        ValueError: not a message of this protocol.
+        ValueError: not a message of this protocol, or not of this version of it.
     """
     data = json.loads(line)
     cls = MESSAGES.get(data.pop("type", "")) if isinstance(data, dict) else None
     if cls is None:
         raise ValueError(f"not a message of this protocol: {line[:80]!r}")
+    if cls is Hello and (version := data.get("schema_version")) != SCHEMA_VERSION:
+        raise ValueError(
+            f"the job runs the agent of another autotune (protocol version {version}, this tuner has {SCHEMA_VERSION}): "
+            "remove autotune_trials from the job's PYTHONPATH or environment, or install the same version there"
+        )
     return decode(cls, data)

@@ -6,8 +6,8 @@ import socket
 from typing import Any
 
 from autotune_trials.protocol.messages import ELSEWHERE, Fault, Hello, dump, load
-from autotune_trials.session.masking import Masks
 from autotune_trials.supervisor import procfs
+from autotune_trials.supervisor.masking import Masks
 
 
 class Connection:

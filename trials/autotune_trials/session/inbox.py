@@ -12,7 +12,7 @@ from typing import Any
 
 from autotune_trials.session.agent_connection import Connection
 from autotune_trials.session.launch_environment import socket_directory
-from autotune_trials.session.masking import Masks
+from autotune_trials.supervisor.masking import Masks
 
 
 class Switchboard:

@@ -57,7 +57,6 @@ from autotune_trials.session import ranks
 from autotune_trials.session.agent_connection import Connection
 from autotune_trials.session.inbox import Switchboard
 from autotune_trials.session.launch_environment import environment, filled, filled_command, places
-from autotune_trials.session.masking import Masks
 from autotune_trials.session.silence import (
     IDLE_CORES,
     SHORTEST_S,
@@ -69,6 +68,7 @@ from autotune_trials.session.silence import (
 )
 from autotune_trials.supervisor import process_tags, procfs
 from autotune_trials.supervisor.client import WatchedCommand
+from autotune_trials.supervisor.masking import Masks
 
 HANG_TIMEOUT_S = 120.0
 WARDEN_S = 60.0  # for the warden to start, however busy the machine
@@ -465,10 +465,11 @@ def uninterrupted(what: Callable[[], None]) -> None:
     In a thread of its own: an exception raised for a signal reaches the main thread wherever that is, also while it blocks the signal
     itself, since any other thread of the process (the live table's, the tracking's) takes it then.
     """
-    done = threading.Event()
+    begun, done = threading.Event(), threading.Event()
     failures: list[BaseException] = []
 
     def work() -> None:
+        begun.set()
         try:
             what()
         except BaseException as error:
@@ -478,8 +479,11 @@ def uninterrupted(what: Callable[[], None]) -> None:
 
     try:
         threading.Thread(target=work, name="autotune-put-back").start()  # no daemon: it ends before the process does
-    except RuntimeError:  # there can be no further thread, at the limit of processes, say
-        work()
+    except BaseException as error:  # there can be no further thread, at the limit of processes, say; or the Ctrl-C itself
+        if not isinstance(error, RuntimeError):
+            failures.insert(0, error)
+        if not begun.wait(1.0):
+            work()
     while not done.is_set():
         try:
             done.wait()

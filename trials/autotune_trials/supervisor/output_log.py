@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from autotune_trials.supervisor.masking import Masks
+
 HEAD_BYTES = TAIL_BYTES = 4 << 20
 
 
@@ -49,13 +51,11 @@ class Masked:
     """
 
     def __init__(self, log: CappedLog, secrets: list[str]) -> None:
-        self._log, self._held = log, b""
-        self._secrets = sorted((os.fsencode(secret) for secret in secrets), key=len, reverse=True)
+        self._log, self._masks, self._held = log, Masks(secrets), b""
+        self._secrets = [os.fsencode(secret) for secret in self._masks.secrets]
 
     def write(self, data: bytes) -> None:
-        data = self._held + data
-        for secret in self._secrets:
-            data = data.replace(secret, b"***")
+        data = self._masks.data(self._held + data)
         whole = len(data) - max((_begun(data, secret) for secret in self._secrets), default=0)
         self._held = data[whole:]
         self._log.write(data[:whole])

@@ -1,7 +1,6 @@
-"""Secrets of the job kept out of whatever a session hands on: text, messages, the agent's log.
+"""Secrets kept out of whatever is written down or handed on: text, the job's output, messages, the agent's log.
 
-Which texts are secrets is decided by the tuner (``autotune/secrets.py``) and told to the session. The job's output is masked before it is
-on the disk, by the warden (``capped_log.Masked``).
+Which texts are secrets is decided by the tuner (``autotune/secrets.py``) and told to the session.
 """
 
 from __future__ import annotations
@@ -27,6 +26,11 @@ class Masks:
             text = text.replace(secret, MASK)
         return text
 
+    def data(self, data: bytes) -> bytes:
+        for secret in self.secrets:
+            data = data.replace(os.fsencode(secret), MASK.encode())
+        return data
+
     def message(self, line: bytes) -> bytes:
         """A line of JSON, masked in its texts; numbers are left alone, whatever they look like."""
         if not any(secret in line for secret in self._in_json):
@@ -47,10 +51,7 @@ class Masks:
         """Mask a small file that another process has written. Never raises: it is done while a session ends."""
         try:
             before = path.read_bytes()
-            after = before
-            for secret in self.secrets:
-                after = after.replace(os.fsencode(secret), MASK.encode())
-            if after != before:
+            if (after := self.data(before)) != before:
                 path.write_bytes(after)
         except (OSError, UnicodeError):
             pass

@@ -177,20 +177,24 @@ def alike(folder: Path, every: list[Job]) -> tuple[list[str], list[Played], list
         before, after = first_proposal(job, plain[i]), first_proposal(job, run)
         for group in ("all", "recorded" if job.recorded else "planted"):
             shares[group].append((before, after, plain[i].searched_s, run.searched_s, _regret(job, plain[i]), _regret(job, run)))
-        rows.append(f"| {job.name} | {before:.0%} | {after:.0%} | {_regret(job, plain[i]):.1%} | {_regret(job, run):.1%} | {run.result.recalled.outcome} |")
+        rows.append(
+            f"| {job.name} | {before:.0%} | {after:.0%} | {_regret(job, plain[i]):.1%} | {_regret(job, run):.1%} | "
+            f"{plain[i].searched_s:.0f} s | {run.searched_s:.0f} s | {run.result.recalled.outcome} |"
+        )
         print(rows[-1], flush=True)
     lines = [
-        "| jobs | first proposal, without | with history | regret of the answer, without | with | time to the search's end, with ÷ without |",
-        "|---|---|---|---|---|---|",
+        "| jobs | first proposal, without | with history | regret of the answer, without | with | time to the search's end, without | with |",
+        "|---|---|---|---|---|---|---|",
     ]
     for group, found in shares.items():
         before, after, wall, wall_with, regret, regret_with = zip(*found, strict=True)
         lines.append(
             f"| {group}, {len(found)} | {statistics.median(before):.0%} | **{statistics.median(after):.0%}** | {statistics.fmean(regret):.1%} | "
-            f"{statistics.fmean(regret_with):.1%} | {sum(wall_with) / sum(wall):.2f} |"
+            f"{statistics.fmean(regret_with):.1%} | {statistics.median(wall):.0f} s | {statistics.median(wall_with):.0f} s |"
         )
     print("\n".join(lines))
-    head = ["", "| job | first proposal, without | with history | regret, without | with | history |", "|---|---|---|---|---|---|"]
+    head = ["", "| job | first proposal, without | with history | regret, without | with | search, without | with | history |",
+            "|---|---|---|---|---|---|---|---|"]  # fmt: skip
     return [*lines, *head, *rows], plain, records
 
 

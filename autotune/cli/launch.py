@@ -95,7 +95,7 @@ def _compiled(config: TunedConfig, tuned: Path, unlike: str, env: Mapping[str, s
         if unlike:
             raise ValueError(unlike)
         return cache_variables(folder / Path(kept.file).name, kept.digest, user_cache(), env)
-    except (OSError, ValueError) as error:  # also of tarfile: not an archive
+    except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         print(f"autotune: warning: {kept.file} is not used: {why}", file=sys.stderr)
         return {}

@@ -18,7 +18,7 @@ def unpack(archive: Path, digest: str, folder: Path) -> None:
     """Put what ``archive`` holds into ``folder``; all of it or nothing.
 
     Raises:
-        ValueError: the file is not the one that tuned.yaml was written with.
+        ValueError: the file is not the one that tuned.yaml was written with, or no archive.
         OSError: it cannot be read or written.
     """
     if hashlib.sha256(archive.read_bytes()).hexdigest() != digest:
@@ -29,6 +29,8 @@ def unpack(archive: Path, digest: str, folder: Path) -> None:
         with tarfile.open(archive) as content:
             content.extractall(room, filter="data")
         room.rename(folder)
+    except tarfile.TarError as error:
+        raise ValueError(f"it is no archive of ours ({error})") from None
     except OSError:
         if not folder.is_dir():  # another launch was faster
             raise

@@ -71,7 +71,7 @@ def test_nothing_is_written_outside(name: str, tmp_path: Path) -> None:
     if name.startswith("/"):  # its root is taken off
         unpack(tmp_path / FILE_NAME, digest, tmp_path / "cache" / "it")
     else:
-        with pytest.raises(tarfile.OutsideDestinationError):
+        with pytest.raises(ValueError, match="outside"):
             unpack(tmp_path / FILE_NAME, digest, tmp_path / "cache" / "it")
         assert not (tmp_path / "cache" / "it").exists()
     assert not (tmp_path / "cache" / "outside").exists()

@@ -172,6 +172,16 @@ class Written:
 
 
 @dataclass(frozen=True)
+class CompileCache:
+    """Compiled kernels of the winner, kept beside tuned.yaml; "": none."""
+
+    file: str = ""
+    digest: str = ""  # SHA-256 of the file
+    cold_s: float = 0.0  # what starting takes without them: the first iterations beyond as many later ones
+    warm_s: float = 0.0  # and with them
+
+
+@dataclass(frozen=True)
 class Recalled:
     """What the history of earlier runs gave to this one; no verdict rests on it."""
 
@@ -208,6 +218,7 @@ class Result:
     disturbed_why: str = ""  # what it was, the last time
     written: Written = field(default_factory=Written)
     recalled: Recalled = Recalled()
+    compile_cache: CompileCache = CompileCache()
     schema_version: int = RESULT_SCHEMA_VERSION
 
 
@@ -227,6 +238,6 @@ class Profile:
 
 
 __all__ = [
-    "Anatomy", "Confirmation", "Interval", "KnobGain", "LossVerdict", "MetricVerdict", "Observation", "Profile", "Recalled", "Rejected", "Result", "Trial",
-    "Window", "Written", "RESULT_SCHEMA_VERSION",
+    "Anatomy", "CompileCache", "Confirmation", "Interval", "KnobGain", "LossVerdict", "MetricVerdict", "Observation", "Profile",
+    "Recalled", "Rejected", "Result", "Trial", "Window", "Written", "RESULT_SCHEMA_VERSION",
 ]

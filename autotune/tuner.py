@@ -26,10 +26,21 @@ from autotune.executors.base import SessionFailed
 from autotune.explain.records import Explanation
 from autotune.history.use import Recall
 from autotune.job.configs import in_words, key_of, normalise, without
-from autotune.results import Confirmation, Interval, KnobGain, LossVerdict, Observation, Rejected, Result, Trial
+from autotune.results import (
+    CompileCache,
+    Confirmation,
+    Interval,
+    KnobGain,
+    LossVerdict,
+    Observation,
+    Rejected,
+    Result,
+    Trial,
+)  # fmt: skip
 from autotune.secrets import mask_command
 from autotune.stages.budget import needed_s
 from autotune.stages.build_up import credit
+from autotune.stages.compile_cache import pack_compile_cache
 from autotune.stages.confirm import VARIANTS, confirm, out_of_time_text, sharpen, simplify
 from autotune.stages.context import OVER, RunContext
 from autotune.stages.converge import converge
@@ -88,6 +99,7 @@ def tune(context: RunContext) -> Result:
         context.stop.check()
         explanation = _explained(context, observation, proof, trials)
         trace_trials(context, trials)
+    compiled = pack_compile_cache(context, observation, proof.winner)
     disturbed = list(context.journal.all("disturbed"))
     return Result(
         name=context.spec.name,
@@ -107,6 +119,7 @@ def tune(context: RunContext) -> Result:
         explanation=explanation,
         disturbed=len(disturbed),
         disturbed_why=disturbed[-1].data if disturbed else "",
+        compile_cache=compiled or CompileCache(),
         recalled=replace(recall.summary, outcome=_outcome(context, recall, again)),
     )
 

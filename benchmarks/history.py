@@ -42,6 +42,7 @@ from autotune.history.store import Store  # noqa: E402
 from autotune_spaces.base import Config  # noqa: E402
 
 SPACE, MINUTES, SEED = "auto", 10.0, 71
+Domains = Mapping[str, Sequence[Any]]
 MEMBERS = 5  # of a family
 SPREAD, SHIFT = 0.4, 0.02  # an effect of a member: the family's times 1 ± SPREAD, and a normal deviation of SHIFT
 OUTLIER = 0.15  # chance that an effect of the family is none in a member
@@ -177,20 +178,24 @@ def alike(folder: Path, every: list[Job]) -> tuple[list[str], list[Played], list
         before, after = first_proposal(job, plain[i]), first_proposal(job, run)
         for group in ("all", "recorded" if job.recorded else "planted"):
             shares[group].append((before, after, plain[i].searched_s, run.searched_s, _regret(job, plain[i]), _regret(job, run)))
-        rows.append(f"| {job.name} | {before:.0%} | {after:.0%} | {_regret(job, plain[i]):.1%} | {_regret(job, run):.1%} | {run.result.recalled.outcome} |")
+        rows.append(
+            f"| {job.name} | {before:.0%} | {after:.0%} | {_regret(job, plain[i]):.1%} | {_regret(job, run):.1%} | "
+            f"{plain[i].searched_s:.0f} s | {run.searched_s:.0f} s | {run.result.recalled.outcome} |"
+        )
         print(rows[-1], flush=True)
     lines = [
-        "| jobs | first proposal, without | with history | regret of the answer, without | with | time to the search's end, with ÷ without |",
-        "|---|---|---|---|---|---|",
+        "| jobs | first proposal, without | with history | regret of the answer, without | with | time to the search's end, without | with |",
+        "|---|---|---|---|---|---|---|",
     ]
     for group, found in shares.items():
         before, after, wall, wall_with, regret, regret_with = zip(*found, strict=True)
         lines.append(
             f"| {group}, {len(found)} | {statistics.median(before):.0%} | **{statistics.median(after):.0%}** | {statistics.fmean(regret):.1%} | "
-            f"{statistics.fmean(regret_with):.1%} | {sum(wall_with) / sum(wall):.2f} |"
+            f"{statistics.fmean(regret_with):.1%} | {statistics.median(wall):.0f} s | {statistics.median(wall_with):.0f} s |"
         )
     print("\n".join(lines))
-    head = ["", "| job | first proposal, without | with history | regret, without | with | history |", "|---|---|---|---|---|---|"]
+    head = ["", "| job | first proposal, without | with history | regret, without | with | search, without | with | history |",
+            "|---|---|---|---|---|---|---|---|"]  # fmt: skip
     return [*lines, *head, *rows], plain, records
 
 
@@ -201,27 +206,26 @@ def _regret(job: Job, run: Played) -> float:
 # ------------------------------------------------------------------------------------------------------ poisoned stores
 
 
-def loser(record: PastRun, job: Job, drawn: random.Random) -> list[PastRun]:
+def loser(record: PastRun, job: Job, domains: Domains, drawn: random.Random) -> list[PastRun]:
     """The slowest value of each knob as the answer, and every figure the other way round."""
-    worst = {k: max(values, key=lambda v: values[v]) for k, values in job.table.factors.items()}
-    answer = {k: _value(k, v) for k, v in worst.items() if job.table.factors[k][v] > 1.02}
+    effects = {k: {v: math.log(f) for v, f in values.items()} for k, values in job.table.factors.items()}
+    answer = _extreme(effects, domains, -1)
     turned = tuple(replace(m, log_ratio=None if m.log_ratio is None else -m.log_ratio) for m in record.measured)
     return [replace(record, id="loser", verdict="tuned", answer=answer, log_gain=0.3, gains={}, measured=turned)]
 
 
-def other_machine(record: PastRun, job: Job, drawn: random.Random) -> list[PastRun]:
+def other_machine(record: PastRun, job: Job, domains: Domains, drawn: random.Random) -> list[PastRun]:
     """What another family's job did, under the keys and features of this one."""
     name = next(n for n in drawn.sample(list(FAMILIES), len(FAMILIES)) if not job.name.startswith(n) and RECORDED.get(job.name[10:]) != n)
     measured = tuple(
-        Measured({knob: _value(knob, value)}, "live", effect, 0.01, 20)
+        Measured({knob: _value(value)}, "live", effect, 0.01, 20)
         for knob, values in FAMILIES[name].effects.items() for value, effect in values.items()
     )  # fmt: skip
-    best = {k: min(v, key=lambda value: v[value]) for k, v in FAMILIES[name].effects.items()}
-    answer = {k: _value(k, v) for k, v in best.items() if FAMILIES[name].effects[k][v] < 0}
+    answer = _extreme(FAMILIES[name].effects, domains, 1)
     return [replace(record, id="other", verdict="tuned", answer=answer, log_gain=0.4, gains={}, measured=measured)]
 
 
-def made_up(record: PastRun, job: Job, drawn: random.Random) -> list[PastRun]:
+def made_up(record: PastRun, job: Job, domains: Domains, drawn: random.Random) -> list[PastRun]:
     """Large gains of random configurations; three jobs that are said to be alike, and none the same."""
     found = []
     for i in range(3):
@@ -230,7 +234,18 @@ def made_up(record: PastRun, job: Job, drawn: random.Random) -> list[PastRun]:
     return found
 
 
-def _value(knob: str, value: str) -> Any:
+def _extreme(effects: Mapping[str, Mapping[str, float]], domains: Domains, sign: int) -> dict[str, Any]:
+    """Of each knob in the search its fastest value (``sign`` 1) or its slowest (-1), where that is not the job's own."""
+    found = {}
+    for knob, values in effects.items():
+        there = {_value(v): sign * effect for v, effect in values.items() if _value(v) in domains.get(knob, ())}
+        best = min(there, key=lambda v: there[v], default=None)
+        if best is not None and there[best] < -0.02:
+            found[knob] = best
+    return found
+
+
+def _value(value: str) -> Any:
     try:
         return json.loads(value)
     except ValueError:
@@ -240,7 +255,8 @@ def _value(knob: str, value: str) -> Any:
 def poisoned(folder: Path, every: list[Job], plain: list[Played], records: list[PastRun]) -> list[str]:
     changed = [replace(job.table, loss=Loss(changed_by={"amp_dtype": {"bfloat16": 0.2}})) for job in every]
     losing = [Played(folder / f"losing-{i}", changed[i], None, space=SPACE, code=job.name, minutes=MINUTES) for i, job in enumerate(every)]
-    lines = ["| store | runs | false adoptions | wall time, with ÷ without | regret of the answer, without | with |", "|---|---|---|---|---|---|"]
+    lines = ["| store | runs | false adoptions | wall time, with ÷ without | of it on the recorded answer | regret of the answer, without | with |",
+             "|---|---|---|---|---|---|---|"]  # fmt: skip
     for poison in (loser, other_machine, made_up):
         false, walls, regrets, runs = 0, [], [], 0
         for i, job in enumerate(every):
@@ -248,18 +264,18 @@ def poisoned(folder: Path, every: list[Job], plain: list[Played], records: list[
                 table, reference = (changed[i], losing[i]) if loses else (job.table, plain[i])
                 name = f"{poison.__name__}-{i}-{int(loses)}"
                 store = folder / f"{name}.sqlite"
-                Store(store).add(poison(records[i], job, random.Random(f"{SEED} {name}")))
+                Store(store).add(poison(records[i], job, plain[i].result.observation.domains, random.Random(f"{SEED} {name}")))
                 run = Played(folder / name, table, store, space=SPACE, code=job.name, minutes=MINUTES)
                 knobs = run.result.knobs
                 wrong = bool(knobs) and (job.log_gain(knobs) <= 0 or (loses and "amp_dtype" in knobs))
                 false, runs = false + wrong, runs + 1
-                walls.append((run.wall_s, reference.wall_s))
+                walls.append((run.wall_s, reference.wall_s, run.recalled_s))
                 if not loses:
                     regrets.append((_regret(job, reference), _regret(job, run)))
-        ratio = sum(w for w, _ in walls) / sum(r for _, r in walls)
+        wall, without, on_it = map(sum, zip(*walls, strict=True))
         before, after = (statistics.fmean(r) for r in zip(*regrets, strict=True))
         words = (poison.__doc__ or "").strip().rstrip(".")
-        lines.append(f"| {words} | {runs} | **{false}** | {ratio:.2f} | {before:.1%} | {after:.1%} |")
+        lines.append(f"| {words} | {runs} | **{false}** | {wall / without:.2f} | {on_it / wall:.1%} | {before:.1%} | {after:.1%} |")
         print(lines[-1], flush=True)
     return lines
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from autotune.export.tuned import TunedConfig
 
 
 def launch(
@@ -30,7 +35,6 @@ def launch(
     import os
     import re
     import shlex
-    import sys
 
     from autotune.errors import InputError
     from autotune.export.attending import attend, end_as
@@ -46,10 +50,15 @@ def launch(
         out = (out or config.workdir / "out").absolute()
         if not dry_run:
             out.mkdir(parents=True, exist_ok=True)
-    job = plan(config, extra or (), base=os.environ, seed=seed, out=out, partial=dry_run or force)
+    base = dict(os.environ)
+    job = plan(config, extra or (), base=base, seed=seed, out=out, partial=dry_run or force)
     if config.knobs:
         now = current(config, job.env)
-        for text in differences(config, now, job.env):
+        unlike = differences(config, now, job.env)
+        if config.provenance.compile_cache.file and not dry_run:
+            base |= _compiled(config, tuned, "the machine is another one" if unlike else "", job.env)
+            job = plan(config, extra or (), base=base, seed=seed, out=out, partial=force)
+        for text in unlike:
             print(f"autotune: warning: {text}; the speed-up was measured there", file=sys.stderr)
         blocked = obstacles(config, now, job.env)
         if blocked and not force:
@@ -62,7 +71,7 @@ def launch(
             for name, why in blocked.items():
                 print(f"autotune: warning: left out {name}: {why}", file=sys.stderr)
             config = dataclasses.replace(config, knobs={n: k for n, k in config.knobs.items() if n not in blocked})
-            job = plan(config, extra or (), base=os.environ, seed=seed, out=out, partial=True)
+            job = plan(config, extra or (), base=base, seed=seed, out=out, partial=True)
     settings = ", ".join(f"{name}={choice.value}" for name, choice in config.knobs.items()) or "nothing to change, the job as it is"
     if dry_run:
         # The command as the file has it: in the real one stand secrets.
@@ -73,4 +82,20 @@ def launch(
         print(f"autotune: {config.name}: {settings}", file=sys.stderr)
     if not any(knob.keeps_files for knob in knobs_of(config).values()):
         become(job)
-    end_as(attend(lambda room: plan(config, extra or (), base=os.environ, seed=seed, out=out, partial=force, preparation=room), quiet))
+    end_as(attend(lambda room: plan(config, extra or (), base=base, seed=seed, out=out, partial=force, preparation=room), quiet))
+
+
+def _compiled(config: TunedConfig, tuned: Path, unlike: str, env: Mapping[str, str]) -> dict[str, str]:
+    """The variables with which the job finds its compiled kernels; where it cannot, one line says why. ``unlike``: why they are of no use here."""
+    from autotune.export.compiled import cache_variables
+    from autotune.export.launching import user_cache
+
+    kept, folder = config.provenance.compile_cache, tuned if tuned.is_dir() else tuned.parent
+    try:
+        if unlike:
+            raise ValueError(unlike)
+        return cache_variables(folder / Path(kept.file).name, kept.digest, user_cache(), env)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        print(f"autotune: warning: {kept.file} is not used: {why}", file=sys.stderr)
+        return {}

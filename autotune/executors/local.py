@@ -86,6 +86,7 @@ class LocalExecutor(Executor):
     """
 
     goes_on = True
+    compile_cache: Path | None = None  # where compiled kernels go; None: to the run's own cache
     kind: type[Session] = Session  # what is started
     variables: Mapping[str, str] = {}  # set for the command beside the job's own
 
@@ -214,7 +215,7 @@ class LocalExecutor(Executor):
             argv = [word.replace("{report}", str(paths.report(""))) for word in capture.words] + argv
         session = self.kind(
             argv, self.spec.workdir, {**self.spec.env, **self.variables}, paths, config,
-            overrides=overrides, fill={"seed": str(FIRST_SEED + seed)}, cache_dir=self.run_dir / "compile-cache",
+            overrides=overrides, fill={"seed": str(FIRST_SEED + seed)}, cache_dir=self.compile_cache or self.run_dir / "compile-cache",
             startup_timeout_s=self.spec.startup_timeout_s, hang_timeout_s=self.spec.hang_timeout_s or HANG_TIMEOUT_S,
             shortest_hang_s=self.spec.hang_timeout_s or SHORTEST_S, pace=self._pace, unchanged=not process_config,
             keep=self.spec.side_effects.keep if self.spec.side_effects.put_back else None, own=self._own,

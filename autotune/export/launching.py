@@ -134,7 +134,7 @@ def _secrets(tuned: TunedConfig, base: Mapping[str, str], partial: bool) -> dict
 def write_session(session: SessionConfig, cache: Path | None = None) -> Path:
     """Put session.json where the job's processes will find it; returns its path."""
     digest = hashlib.sha256(json.dumps(encode(session), sort_keys=True).encode()).hexdigest()[:16]
-    root = (cache or _cache()) / "autotune" / "launch" / digest
+    root = (cache or user_cache()) / "autotune" / "launch" / digest
     try:
         paths = _session_directory(root)
     except OSError:  # a home that cannot be written to
@@ -163,7 +163,7 @@ def _session_directory(root: Path) -> SessionPaths:
     return paths
 
 
-def _cache() -> Path:
+def user_cache() -> Path:
     named = os.environ.get("XDG_CACHE_HOME", "")
     return Path(named) if os.path.isabs(named) else Path(os.path.expanduser("~")) / ".cache"
 

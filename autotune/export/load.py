@@ -12,7 +12,7 @@ from autotune.export.tuned import FILE_NAME, TUNED_SCHEMA_VERSION, Footprint, Pr
 from autotune.job.mistakes import Mistake, nearest, to_error
 from autotune.job.run_dir import PROFILE_SUMMARY, RUNS
 from autotune.job.yaml_lines import Document, Place, YamlMistake, parse_yaml, read_text, read_yaml
-from autotune.results import Interval
+from autotune.results import CompileCache, Interval
 from autotune_spaces.codec import decode
 from autotune_spaces.knobs import create, names
 from autotune_spaces.sites import JobSites
@@ -20,7 +20,7 @@ from autotune_spaces.sites import JobSites
 KEYS = ("schema_version", "name", "command", "workdir", "env", "env_from_launch", "knobs", "provenance")
 KNOB_KEYS = ("value", "was", "gain", "options")
 INTERVAL_KEYS = ("estimate", "low", "high")
-NESTED = ("speedup", "machine", "footprint", "sites")  # of provenance: what is not text
+NESTED = ("speedup", "machine", "footprint", "compile_cache", "sites")  # of provenance: what is not text
 T = TypeVar("T")
 
 
@@ -173,6 +173,7 @@ class _Reader:
             speedup=self.interval(data.get("speedup"), (*place, "speedup")),
             machine=self.mapping(data, (*place, "machine")),
             footprint=self.record(Footprint, data, (*place, "footprint")),
+            compile_cache=self.record(CompileCache, data, (*place, "compile_cache")),
             sites=self.record(JobSites, data, (*place, "sites")),
         )
 

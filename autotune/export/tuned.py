@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.job.spec import JobSpec
-from autotune.results import Interval, Result
+from autotune.results import CompileCache, Interval, Result
 from autotune.secrets import hide_secret_flags, is_secret, mask_url, split_secret_flags
 from autotune_spaces import knobs as knob_registry
 from autotune_spaces.base import Value
@@ -71,6 +71,7 @@ class Provenance:
     loader_key: str = ""  # which of the job's DataLoaders is tuned
     machine: Mapping[str, Any] = field(default_factory=dict)  # FINGERPRINT fields
     footprint: Footprint = Footprint()
+    compile_cache: CompileCache = CompileCache()  # beside this file
     sites: JobSites = JobSites()  # where in the job's source the settings belong
 
 
@@ -112,6 +113,7 @@ def build_tuned(result: Result, spec: JobSpec, run_dir: Path | None = None) -> T
         loader_key=observation.job.loader.key if observation.job.loader else "",
         machine=_fingerprint(observation.machine),
         footprint=_footprint(result, spec),
+        compile_cache=result.compile_cache,
         sites=observation.job.sites,
     )
     return TunedConfig(spec.name, command, spec.workdir, env, secrets, knobs, provenance)
@@ -199,6 +201,9 @@ def to_yaml(tuned: TunedConfig) -> str:
         lines += [f"  {name}: {_scalar(getattr(p, name))}"]
     lines += _mapping("machine", p.machine, "  ")
     lines += _mapping("footprint", encode(p.footprint), "  ")
+    if p.compile_cache.file:
+        lines += ["", "  # Compiled kernels: `autotune launch` starts with them where hardware and software are the same."]
+        lines += _mapping("compile_cache", encode(p.compile_cache), "  ")
     if p.sites != JobSites():
         lines += ["", "  # Where in the source: what `autotune export --format diff` looks for.", "  sites:", *_tree(_told(p.sites), "    ")]
     return "\n".join(lines) + "\n"

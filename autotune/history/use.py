@@ -141,9 +141,9 @@ def past_run(spec: JobSpec, result: Result, number: str) -> PastRun:
 
 
 def _alike(runs: Sequence[PastRun], keys: Keys, observation: Observation) -> list[tuple[float, PastRun]]:
-    """The runs most like this one, with their likeness; one of each job, the newest, and such as have a figure."""
+    """The runs most like this one, with their likeness; one of each job, that which measured most."""
     own, seen, found = features_of(observation), set[str](), []
-    for run in sorted(runs, key=lambda run: -run.at):
+    for run in sorted(runs, key=lambda run: (len(run.measured), run.at), reverse=True):
         if run.keys.whole in seen or not any(m.log_ratio is not None for m in run.measured):
             continue
         seen.add(run.keys.whole)

@@ -38,7 +38,7 @@ COMPILE_S: dict[Value, float] = {  # until one was seen
     "default": 20.0, "regional": 10.0, "static": 20.0, "dynamic": 20.0, "reduce-overhead": 25.0, "max-autotune": 60.0,
 }  # fmt: skip
 PRIOR_DROPPED = "prior-dropped"  # in the journal
-MOST_MISPREDICTED = 3  # values that did not do what the history says
+MOST_MISPREDICTED = 3  # knobs with a value that did not do what the history says
 MOST_ALIKE = 4  # blocks of one configuration in a plot
 SWITCH_S = 1.5  # a dear knob, until one was seen
 AGES_S = 1e7
@@ -252,7 +252,7 @@ class ModelStudy:
     def _check_expected(self) -> None:
         """A history that is wrong too often is not asked any more in this run."""
         wrong = self.model.mispredicted() if self._expected else ()
-        if len(wrong) >= MOST_MISPREDICTED:
+        if len({name for name, _ in wrong}) >= MOST_MISPREDICTED:
             self.context.journal.append(PRIOR_DROPPED, "", [list(item) for item in wrong])
             names = ", ".join(f"{name}={value}" for name, value in wrong)
             self.context.progress.note(f"the history of alike jobs is wrong about {names}: it is dropped")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import closing
 from pathlib import Path
 
@@ -34,6 +35,7 @@ class Played:
     Attributes:
         wall_s: how long it would have taken.
         searched_s: and until its search had ended; 0.0: there was none.
+        recalled_s: of it, on the recorded answer.
         tried: configurations of live blocks, in order; ``{}`` is the baseline.
         said: notes and warnings.
     """
@@ -51,6 +53,13 @@ class Played:
             if history is not None:
                 history.keep(spec, self.result, f"{folder.name}-{seed}")
             self.tried = [record["config"] for plot in journal.all("plot") for record in plot.data]
+            self.recalled_s = self._spent_s(journal, "recalled|")
             self.searched_s = next((entry.elapsed_s for entry in journal.all("search-done")), 0.0)
         self.wall_s = machine.elapsed_s
         self.said.append((folder / "progress.jsonl").read_text())
+
+    @staticmethod
+    def _spent_s(journal: Journal, key: str) -> float:
+        """Seconds on the entries whose key begins so."""
+        entries = journal._entries
+        return sum(b.elapsed_s - a.elapsed_s for a, b in itertools.pairwise(entries) if b.key.startswith(key))

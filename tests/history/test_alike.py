@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import replace
@@ -117,7 +118,8 @@ def test_a_false_history_is_outweighed_and_seen_through() -> None:
     search = _search(lies)
     _blocks(search, {("amp_dtype", "bfloat16"): -0.4}, 12)
     assert set(search.mispredicted()) == set(lies)
-    assert search.answer().config == {"amp_dtype": "bfloat16"}
+    answer = search.answer().config
+    assert answer["amp_dtype"] == "bfloat16" and not {"gc", "malloc"} & answer.keys()
 
 
 def test_what_a_knob_is_worth_is_judged_without_the_history() -> None:
@@ -143,6 +145,19 @@ def test_an_alike_job_is_tried_first_with_what_was_best(tmp_path: Path) -> None:
     alike = Played(tmp_path / "alike", another, store, code="# another job")
     assert alike.result.recalled.kind == "near" and alike.result.recalled.outcome == "prior"
     assert next(config for config in alike.tried if config) == first.result.knobs == alike.result.knobs
+
+
+def test_a_run_that_only_proved_again_hides_nothing(tmp_path: Path) -> None:
+    """It measured one configuration; the search before it measured all the others."""
+    store = tmp_path / "history.sqlite"
+    first = Played(tmp_path / "first", BUSY, store)
+    Played(tmp_path / "again", BUSY, store, seed=1)
+    one, two = (run.measured for run in Store(store).runs())
+    assert len(one) == 1 < len(two)
+    alike = Played(tmp_path / "alike", replace(BUSY, cost_s=BUSY.cost_s * 1.5), store, code="# another job")
+    assert next(config for config in alike.tried if config) == first.result.knobs
+    stored = json.loads(next(line for line in (tmp_path / "alike/run/journal.jsonl").read_text().splitlines() if '"recall"' in line))
+    assert {e["knob"] for e in stored["data"]["expected"]} > set(first.result.knobs)
 
 
 def test_after_three_mispredictions_it_is_dropped(tmp_path: Path) -> None:

@@ -133,6 +133,14 @@ def test_a_run_with_executor_ray_steers_and_the_worker_measures(cluster: RayClus
     sessions = [path.name for path in (run / "sessions").iterdir()]
     assert sessions and all(name.endswith(f"@{next(iter(executor['slots']))}") for name in sessions)
 
+    # What this run has learnt is there for the next one, whoever submits it.
+    assert (cluster.folder / "runs" / "history.sqlite").exists()
+    again = cluster.autotune("submit", "job.yaml", "--follow", cwd=tmp_path, timeout_s=240)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "its answer is proven again" in again.stdout
+    second = json.loads((cluster.folder / "runs" / again.stdout.partition(":")[0] / "result.json").read_text())
+    assert second["recalled"]["outcome"] == "proven anew" and second["knobs"] == result["knobs"] and not second["trials"]
+
 
 def test_what_the_cluster_shows_of_a_run_holds_no_secret(cluster: RayCluster, tmp_path: Path) -> None:
     import requests

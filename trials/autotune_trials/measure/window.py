@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.measure import throttling
 from autotune_trials.measure.clock import AWAY
 from autotune_trials.measure.machine_load import Snapshot, between, snapshot
 from autotune_trials.measure.memory import MemoryMeter
 from autotune_trials.protocol.messages import PHASES, Window
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
+    from autotune_trials.agent.core.iteration import Iteration
 
 
 class WindowRecorder:
@@ -20,7 +24,7 @@ class WindowRecorder:
             interrupted ones out, since what follows an evaluation is not the steady state.
     """
 
-    def __init__(self, agent: Any, keep_interrupted: bool) -> None:
+    def __init__(self, agent: Agent, keep_interrupted: bool) -> None:
         self._agent, self._keep = agent, keep_interrupted
         self._iterations: list[Any] = []
         self._turnovers: list[float] = []
@@ -38,7 +42,7 @@ class WindowRecorder:
         self._start, self._limits = snapshot(), throttling.read(self._agent.live.cuda)
         self._read = self._reader_spent()
 
-    def add(self, iteration: Any) -> bool:
+    def add(self, iteration: Iteration) -> bool:
         """Take one iteration in. False if it was left out as interrupted."""
         self._turnovers += iteration.turnovers
         if iteration.interrupted:

@@ -12,10 +12,13 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING
 
 from autotune_trials.agent.facts.job_facts import rank, world_size
 from autotune_trials.protocol.messages import JobError
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
 LONGEST = 16_000  # characters of a traceback
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"  # torchrun tells its ranks how often they were started again
@@ -25,7 +28,7 @@ _OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 class LastWords:
     """One a process. Nothing here raises."""
 
-    def __init__(self, agent: Any) -> None:
+    def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._said: set[int] = set()  # ids of errors told; an error that passes through several hooks is one
 

@@ -11,11 +11,14 @@ import weakref
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_spaces.knobs.compile_mode import CUDA_GRAPHS, REGIONAL, arguments
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.controls.regional import block_function, repeated_blocks
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
 SLOT = "_compiled_call_impl"
 # Patches dynamo must not meet. Taking two away and putting them back costs a compiled call about 1 µs.
@@ -27,7 +30,7 @@ class SlotCall:
 
     _torchdynamo_disable = True
 
-    def __init__(self, agent: Any) -> None:
+    def __init__(self, agent: Agent) -> None:
         self.agent, self._exporting = agent, agent.torch.compiler.is_dynamo_compiling
 
     def _clone(self, module: Any) -> Any | None:
@@ -44,7 +47,7 @@ class SlotCall:
 class BlockCall(SlotCall):
     """Of a repeated block: compiled in training, and where backward computes a checkpoint again."""
 
-    def __init__(self, agent: Any, block: Any, compiled: Any) -> None:
+    def __init__(self, agent: Agent, block: Any, compiled: Any) -> None:
         super().__init__(agent)
         self._block, self._compiled = block, compiled
 
@@ -64,7 +67,7 @@ class BlockCall(SlotCall):
 class EntryCall(SlotCall):
     """Of an entry."""
 
-    def __init__(self, entry: Entry, agent: Any) -> None:
+    def __init__(self, entry: Entry, agent: Agent) -> None:
         super().__init__(agent)
         self.entry = entry
         self.compiled: Any = None  # holds the module, and is held by it alone: a module that the job drops must go
@@ -100,7 +103,7 @@ class EntryCall(SlotCall):
 class Entry:
     """One top-level module; what :class:`autotune_spaces.base.EntryModule` promises."""
 
-    def __init__(self, module: Any, agent: Any) -> None:
+    def __init__(self, module: Any, agent: Agent) -> None:
         self._module = weakref.ref(module)
         self._agent, self._torch = agent, agent.torch
         self._call: Any = lambda: None  # weak, of what lies in the slot

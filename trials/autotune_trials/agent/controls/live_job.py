@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_spaces.glibc import Heap
 from autotune_trials.agent.controls.attention import Attention
@@ -14,6 +14,9 @@ from autotune_trials.agent.controls.micro_batch import MicroBatch
 from autotune_trials.agent.controls.optimizers import OptimizerControl
 from autotune_trials.agent.controls.prefetch import Prefetch
 from autotune_trials.agent.controls.replicas import Replicas
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
 
 class IgnoredLoader:
@@ -29,7 +32,7 @@ class IgnoredLoader:
 class LiveJobControl:
     """The job's switches. Every setter is idempotent; the job's own value restores the job."""
 
-    def __init__(self, torch: Any, agent: Any, loss_scale: float | None = None) -> None:
+    def __init__(self, torch: Any, agent: Agent, loss_scale: float | None = None) -> None:
         """``loss_scale``: where a float16 LossScaler starts; None: where torch's own does."""
         self.torch = torch
         self._agent = agent

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.controls.entry_modules import SLOT
 from autotune_trials.agent.controls.merging import Merging
@@ -26,13 +26,17 @@ from autotune_trials.agent.controls.separability import adds_losses, why_insepar
 from autotune_trials.agent.patches import untraced
 from autotune_trials.measure.clock import AWAY
 
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.entry_modules import Entry
+    from autotune_trials.agent.core.agent import Agent
+
 FIRST_CALLS = 1  # left as they are: a model's first pass builds what it keeps (caches, lazy layers)
 
 
 class MicroBatch:
     """At most ``size`` samples a pass; passes of fewer are merged where the job accumulates gradients."""
 
-    def __init__(self, torch: Any, agent: Any, size: int) -> None:
+    def __init__(self, torch: Any, agent: Agent, size: int) -> None:
         self._torch, self._agent, self.size = torch, agent, size
         self.resized = 0  # passes over other portions than the job's
         self.refusal = ""  # why the job's own portions are kept from now on
@@ -42,7 +46,7 @@ class MicroBatch:
         self._in_model = False
         self.merging = Merging(torch, agent, self)
 
-    def run(self, entry: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What ``entry`` returns for this call. Raises what the model raises."""
         self._calls[id(entry)] += 1
         self.merging.calls += 1
@@ -55,7 +59,7 @@ class MicroBatch:
             self._agent.fail("micro_batch_size")
         return entry.one_pass(args, kwargs)
 
-    def _run(self, entry: Any, call: Call) -> Any:
+    def _run(self, entry: Entry, call: Call) -> Any:
         rows = rows_of(self._torch, call) or 0
         if self.merging.under_way:
             return self.merging.run(entry, call, rows)
@@ -65,14 +69,14 @@ class MicroBatch:
             return self.one_pass(entry, call)
         return self._split(entry, call, rows) if rows > self.size else self.merging.run(entry, call, rows)
 
-    def one_pass(self, entry: Any, call: Call) -> Any:
+    def one_pass(self, entry: Entry, call: Call) -> Any:
         """The model itself; what it raises is the job's."""
         self._in_model = True
         result = entry.one_pass(*call)
         self._in_model = False
         return result
 
-    def allows(self, entry: Any, whole: Call, parts: list[Call], lengths: list[int]) -> bool:
+    def allows(self, entry: Entry, whole: Call, parts: list[Call], lengths: list[int]) -> bool:
         """Whether the model gives the same for ``whole`` as for ``parts``; asked of the model once a size, and once for each choice of
         arguments that are cut: a mask is, where it happens to be as long as the batch."""
         uncut = tuple(a is b for a, b in zip(leaves_of(whole), leaves_of(parts[0]), strict=True))
@@ -91,14 +95,14 @@ class MicroBatch:
             self.refuse(self._known[key])
         return not self._known[key]
 
-    def look_back(self, entry: Any, result: Any) -> None:
+    def look_back(self, entry: Entry, result: Any) -> None:
         """Of the first result of ``entry`` in other portions, how backward will go. Raises Inseparable."""
         if id(entry) not in self._looked_back:
             self._looked_back.add(id(entry))
             if reason := adds_losses(self._torch, result):
                 raise Inseparable(reason)
 
-    def _in_portions(self, entry: Any, call: Call, parts: list[Call], lengths: list[int]) -> Any:
+    def _in_portions(self, entry: Entry, call: Call, parts: list[Call], lengths: list[int]) -> Any:
         module = own_module(entry.module)
         if module is entry.module:
             return join(self._torch, [self.one_pass(entry, part) for part in parts], lengths)
@@ -128,7 +132,7 @@ class MicroBatch:
         """The job goes on by itself, from wherever it is in an iteration."""
         self.merging.abandon()
 
-    def _split(self, entry: Any, call: Call, rows: int) -> Any:
+    def _split(self, entry: Entry, call: Call, rows: int) -> Any:
         parts, lengths = cut(self._torch, call, rows, self.size), lengths_of(rows, self.size)
         if not self.allows(entry, call, parts, lengths):
             return self.one_pass(entry, call)

@@ -27,7 +27,7 @@ class OptimizerControl:
         self._fused: dict[Any, bool] = {}  # devices and types of its parameters -> torch's fused kernel works for them
 
     @property
-    def optimizer(self) -> Any | None:
+    def optimizer(self) -> Any:  # None once the job has dropped it
         return self._optimizer()
 
     def supported(self) -> tuple[str, ...]:

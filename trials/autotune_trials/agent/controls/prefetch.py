@@ -11,10 +11,13 @@ call runs as ever.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotune_trials.agent.loop.batches import tensors_of
 from autotune_trials.measure.clock import DATA, FORWARD
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
 
 class Copy(NamedTuple):
@@ -29,7 +32,7 @@ class Copy(NamedTuple):
 class Prefetch:
     """Of the loader trained on. Takes the memory of one batch more, on the GPU and on the host."""
 
-    def __init__(self, agent: Any) -> None:
+    def __init__(self, agent: Agent) -> None:
         self._agent, self._torch = agent, agent.torch
         self._stream: Any = None
         self._batch: list[Any] = []  # the tensors of the job's batch: held, for their ids

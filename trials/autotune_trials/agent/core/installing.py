@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials import api
 from autotune_trials.agent.bootstrap import stack_dump
@@ -13,8 +13,11 @@ from autotune_trials.agent.patches import backward, clipping, compiling, graphs,
 from autotune_trials.measure.nvtx import nvtx_ranges
 from autotune_trials.paths import SessionPaths
 
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
-def install(agent: Any) -> None:
+
+def install(agent: Agent) -> None:
     """Put all patches in place, and hold the knobs that can be held already."""
     torch, patches, config = agent.torch, agent.patches, agent.config
     if config.mode != "launch":
@@ -33,7 +36,7 @@ def install(agent: Any) -> None:
     agent.knobs.hold(final=False)
 
 
-def _install_loader(agent: Any) -> None:
+def _install_loader(agent: Agent) -> None:
     from autotune_trials.agent.dataloader import hooks
 
     data = sys.modules["torch.utils.data.dataloader"]  # imported by torch itself since 1.x
@@ -41,7 +44,7 @@ def _install_loader(agent: Any) -> None:
     agent.patches.on_restore(agent.loader_hooks.uninstall)
 
 
-def _install_hooks(agent: Any) -> None:
+def _install_hooks(agent: Agent) -> None:
     api.receiver = agent
     agent.patches.on_restore(lambda: setattr(api, "receiver", None))
     previous = sys.excepthook

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.controls.entry_modules import is_out_of_memory
 from autotune_trials.agent.dataloader.worker_ends import was_killed
 
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
+
 
 class JobErrors:
     """Tells of them; whoever calls raises them again."""
 
-    def __init__(self, agent: Any) -> None:
+    def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
     def on_job_error(self, error: BaseException) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_spaces import knobs as registry
 from autotune_trials.agent.bootstrap import log
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
 
 class Knobs:
     """Of one agent. A failure waits in ``failure`` for the mode, which deals with it at the end of the iteration."""
 
-    def __init__(self, agent: Any) -> None:
+    def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._made: dict[str, Any] = {}
         self.held = agent.config.mode != "live"  # from the start, and not switched

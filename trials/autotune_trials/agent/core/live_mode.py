@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.controls.entry_modules import compile_notes
 from autotune_trials.agent.core.modes import Mode, hello
@@ -20,15 +20,18 @@ from autotune_trials.measure.memory import MemoryMeter
 from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.protocol.messages import ROUNDS, Block, BlockReport, Plan, PlanDone, Progress
 
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
+    from autotune_trials.agent.core.iteration import Iteration
+
 MOST_CACHED = 20  # times as many iterations as planned
 
 
 class LiveMode(Mode):
     """Runs plans."""
 
-    def __init__(self, agent: Any) -> None:
+    def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
-        self.startup_s = 0.0
         self._machine: Any = None
         self._job: Any = None
         self._blocks: list[Block] = []
@@ -48,7 +51,7 @@ class LiveMode(Mode):
         self._first_epoch_began_s = 0.0
         self._graphs: int | None = None  # compiled when the window was opened; None: nothing is compiled by us
 
-    def on_iteration(self, iteration: Any) -> None:
+    def on_iteration(self, iteration: Iteration) -> None:
         agent = self.agent
         if iteration.index == 0:
             self.startup_s = startup_s()
@@ -69,7 +72,7 @@ class LiveMode(Mode):
     def start_over(self) -> None:
         self.startup_s = startup_s()
 
-    def _look_for_epoch_end(self, iteration: Any) -> None:
+    def _look_for_epoch_end(self, iteration: Iteration) -> None:
         """Let the first epoch end as the job has it: what its evaluation leaves behind (the heap, caches) is part of the job.
 
         From then on the loader's epochs are stretched; until then they must end, or there is no evaluation.
@@ -179,7 +182,7 @@ class LiveMode(Mode):
             self._give_back(name)
         self.agent.loader_hooks.serve_cached(False)
 
-    def _go_on(self, iteration: Any) -> None:
+    def _go_on(self, iteration: Iteration) -> None:
         agent, block = self.agent, self._block
         assert block is not None and self._settling is not None
         if agent.knobs.failure:
@@ -226,7 +229,7 @@ class LiveMode(Mode):
         seconds = block.rounds_seconds / 2 if block.cached_batches else block.rounds_seconds
         return len(self._window or ()) < wanted and perf_counter() - self._began - self._settle_s < seconds
 
-    def _settle(self, iteration: Any) -> None:
+    def _settle(self, iteration: Iteration) -> None:
         settling, hooks = self._settling, self.agent.loader_hooks
         assert settling is not None
         if self._alone and iteration.interrupted:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.facts.job_facts import rank
 from autotune_trials.protocol.messages import PROGRESS_S, Progress
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
+    from autotune_trials.agent.core.iteration import Iteration
 
 SLOWER, WORTH_TELLING_S = 2.0, 0.1  # times the slowest gap the tuner knows, and seconds: such a gap is told at once
 
@@ -14,8 +18,9 @@ SLOWER, WORTH_TELLING_S = 2.0, 0.1  # times the slowest gap the tuner knows, and
 class Mode:
     """Hears of every iteration. The base class holds knobs and does nothing else: ``launch``."""
 
-    def __init__(self, agent: Any) -> None:
+    def __init__(self, agent: Agent) -> None:
         self.agent = agent
+        self.startup_s = 0.0  # from the start of the process to the end of the first iteration
         self._shown_s = 0.0  # when the tuner was last told
         self._alive_s = 0.0  # the last sign of life; 0.0: none since the job stood still for the tuner
         self._slowest_s = self._told_s = 0.0
@@ -26,7 +31,7 @@ class Mode:
     def start_over(self) -> None:
         """Iterations so far were miscounted: the next is the first."""
 
-    def on_iteration(self, iteration: Any) -> None:
+    def on_iteration(self, iteration: Iteration) -> None:
         """An iteration has ended; the job waits inside its optimizer hook until this returns."""
         failure, self.agent.knobs.failure = self.agent.knobs.failure, ""
         if failure:
@@ -62,7 +67,7 @@ class Mode:
         """The job dies of an exception."""
 
 
-def hello(agent: Any) -> Any:
+def hello(agent: Agent) -> Any:
     """The first message of this process."""
     from autotune_spaces.machine import probe
     from autotune_trials.agent.facts.job_facts import fingerprint, job_facts

@@ -12,7 +12,7 @@ import os
 import sys
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap.log import write_exception
 from autotune_trials.agent.controls.entry_modules import compile_notes
@@ -25,15 +25,18 @@ from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.protocol.evidence import Evidence
 from autotune_trials.protocol.messages import Extent, Pace, Record
 
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
+    from autotune_trials.agent.core.iteration import Iteration
+
 PACE_STEPS = 24  # iterations after which several ranks are asked how fast they go; the later half is past most warm-ups
 
 
 class RecordMode(Mode):
     """Records one window and ends."""
 
-    def __init__(self, agent: Any) -> None:
+    def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
-        self.startup_s = 0.0
         self._window: WindowRecorder | None = None
         self._began = 0.0
         self._alone = True
@@ -68,7 +71,7 @@ class RecordMode(Mode):
     def on_crash(self) -> None:
         self._crashed = True
 
-    def on_iteration(self, iteration: Any) -> None:
+    def on_iteration(self, iteration: Iteration) -> None:
         agent, config = self.agent, self.agent.config
         if self._window is None:
             with agent.own_time():
@@ -177,7 +180,7 @@ class RecordMode(Mode):
             self._watch = None
             self._finish()
 
-    def _go_on_watching(self, iteration: Any) -> None:
+    def _go_on_watching(self, iteration: Iteration) -> None:
         self.agent.loss.end_step(keep=False)
         if self._watch.end_iteration(iteration):
             with self.agent.own_time():

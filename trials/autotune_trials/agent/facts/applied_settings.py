@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
 
-def in_force(agent: Any) -> dict[str, Any]:
+def in_force(agent: Agent) -> dict[str, Any]:
     """As JSON data: the loader that feeds training (None: there is none), threads, optimizers, autocast, compiled graphs."""
     live, hooks = agent.live, agent.loader_hooks
     return {

@@ -12,12 +12,15 @@ import sys
 import weakref
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotune_spaces.sites import BackwardSite, BuiltSite, ForwardSite, JobSites, SettingSite, SourceCall
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.dataloader.facts import construction_frame
 from autotune_trials.agent.facts.source_calls import Sources, Spot, spots
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
 MOST = 32  # different calls of one sort; a job with more is not one that a patch could be written for
 
@@ -136,7 +139,7 @@ class SiteRecorder:
 
     # ------------------------------------------------------------------ what is told
 
-    def facts(self, agent: Any) -> JobSites:
+    def facts(self, agent: Agent) -> JobSites:
         """The sites seen until the first call of this; recording ends with it."""
         if self.open:
             self.open = False
@@ -147,7 +150,7 @@ class SiteRecorder:
             self._loaders, self._optimizers = [], []
         return self._facts
 
-    def _gather(self, agent: Any) -> JobSites:
+    def _gather(self, agent: Agent) -> JobSites:
         from autotune_trials.agent.observers.places import Places
 
         sources = Sources(self._root, Places(self._torch).own)
@@ -163,7 +166,7 @@ class SiteRecorder:
             settings=tuple(SettingSite(name, sources.call(stack[0])) for name, stack in self._settings.values() if stack),
         )
 
-    def _loader(self, agent: Any, sources: Sources) -> BuiltSite | None:
+    def _loader(self, agent: Agent, sources: Sources) -> BuiltSite | None:
         """The training loader; where a library made it of one that the job had built (accelerate, Lightning), that one."""
         state = agent.loader_hooks.training_state if agent.loader_hooks is not None else None
         mine = next((b for b in self._loaders if state is not None and b.reference is state.identity), None)

@@ -5,12 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_spaces.facts import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts, ProcessFacts
 from autotune_trials.agent.controls.regional import repeated_blocks
 from autotune_trials.agent.controls.separability import drops
 from autotune_trials.agent.facts.job_settings import own_settings
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.entry_modules import Entry
+    from autotune_trials.agent.controls.live_job import LiveJobControl
+    from autotune_trials.agent.controls.optimizers import OptimizerControl
+    from autotune_trials.agent.core.agent import Agent
 
 # Settings of a param group that choose an implementation, not a computation.
 IMPLEMENTATION_SETTINGS = ("params", "foreach", "fused", "capturable", "differentiable", "initial_lr", "param_names")
@@ -50,7 +56,7 @@ def startup_s() -> float:
         return 0.0
 
 
-def job_facts(agent: Any) -> JobFacts:
+def job_facts(agent: Agent) -> JobFacts:
     """The job as the agent has seen it so far. Called at the end of warm-up, before any knob is touched."""
     torch, live = agent.torch, agent.live
     loader: LoaderFacts | None = agent.loader_hooks.facts() if agent.loader_hooks is not None else None
@@ -101,14 +107,14 @@ def process_facts() -> ProcessFacts:
         return ProcessFacts()
 
 
-def _backwards_per_step(agent: Any) -> float:
+def _backwards_per_step(agent: Agent) -> float:
     """From the end of the first iteration on: what comes before may lack a part (GANs step several times)."""
     if agent.iterations < 2:
         return float(agent.backwards)
     return float((agent.backwards - agent.backwards_at_first) / (agent.iterations - 1))
 
 
-def fingerprint(agent: Any) -> dict[str, Any]:
+def fingerprint(agent: Agent) -> dict[str, Any]:
     """Settings that must not change unless a knob declared it, as JSON data.
 
     Delayed effects (weight decay × 10 shows nothing in the loss for a long while) are caught here, not by the loss.
@@ -134,7 +140,7 @@ def fingerprint(agent: Any) -> dict[str, Any]:
     }
 
 
-def _sampler(agent: Any) -> str:
+def _sampler(agent: Agent) -> str:
     """Class of the training loader's sampler."""
     state = getattr(agent.loader_hooks, "training_state", None)
     loader = state.loader() if state is not None else None
@@ -146,7 +152,7 @@ def loss_module(module: Any) -> str:
     return f"{type(module).__name__}({module.reduction})"
 
 
-def _optimizer(control: Any) -> OptimizerFacts:
+def _optimizer(control: OptimizerControl) -> OptimizerFacts:
     optimizer = control.optimizer
     return OptimizerFacts(
         name=type(optimizer).__name__,
@@ -157,7 +163,7 @@ def _optimizer(control: Any) -> OptimizerFacts:
     )
 
 
-def _model(torch: Any, entry: Any) -> ModelFacts:
+def _model(torch: Any, entry: Entry) -> ModelFacts:
     module = entry.module
     shown = getattr(module, "_orig_mod", module)  # the job's own torch.compile(model)
     kinds = [type(m).__name__ for m in module.modules()]
@@ -217,7 +223,7 @@ def _count(words: Any) -> dict[str, int]:
     return counts
 
 
-def _own_channels_last(live: Any) -> dict[str, str]:
+def _own_channels_last(live: LiveJobControl) -> dict[str, str]:
     """The job's own ``model.to(memory_format=torch.channels_last)``, told by how its weights lie."""
     layout = live.torch.channels_last
     for entry in live.entries:
@@ -227,7 +233,7 @@ def _own_channels_last(live: Any) -> dict[str, str]:
     return {}
 
 
-def _own_graphs(agent: Any) -> bool:
+def _own_graphs(agent: Agent) -> bool:
     """Dynamo has compiled something although no knob asked for it."""
     utils = sys.modules.get("torch._dynamo.utils")
     if utils is None or agent.knobs.held:

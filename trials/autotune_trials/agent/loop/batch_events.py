@@ -7,17 +7,21 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.dataloader.worker_ends import KILLED, was_killed
 from autotune_trials.measure.clock import AWAY, DATA, FORWARD
 
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
+    from autotune_trials.agent.dataloader.tracked import TrackedLoader
+
 
 class BatchEvents:
     """Listens to the DataLoaders of the job."""
 
-    def __init__(self, agent: Any) -> None:
+    def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._held = False  # knobs have been held at a batch
         self._pass_begun: tuple[Any, int] = (None, 0)
@@ -26,7 +30,7 @@ class BatchEvents:
         """A DataLoader has been built, called from ``frame``."""
         self._agent.sites.on_loader(built, frame)
 
-    def on_batch_start(self, loader: Any) -> None:
+    def on_batch_start(self, loader: TrackedLoader) -> None:
         agent = self._agent
         if agent.stopped:
             return
@@ -62,13 +66,13 @@ class BatchEvents:
         else:
             agent.interruptions.end_look()
 
-    def _begin_with(self, loader: Any) -> None:
+    def _begin_with(self, loader: TrackedLoader) -> None:
         """No backward yet: what came before this pass over the data (statistics, Lightning's try of the validation) was no training."""
         if self._pass_begun != (loader, loader.passes):
             self._pass_begun = (loader, loader.passes)
             self._agent.clock.resume()
 
-    def on_batch(self, loader: Any, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> None:
+    def on_batch(self, loader: TrackedLoader, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> None:
         agent = self._agent
         if agent.stopped:
             return
@@ -88,7 +92,7 @@ class BatchEvents:
         if agent.live.autocast.dtype is not None and agent.iterations and loader.training and not agent.live.entries:
             agent.live.autocast.enter(agent.live.device or "cpu")  # a job that calls no module: from the batch on
 
-    def _count(self, loader: Any, samples: float, wait_s: float, turnover_s: float | None) -> None:
+    def _count(self, loader: TrackedLoader, samples: float, wait_s: float, turnover_s: float | None) -> None:
         """The batch may be trained on, and took ``wait_s``, of which the agent's own time is none."""
         agent, hooks = self._agent, self._agent.loader_hooks
         if hooks.own_s:
@@ -97,7 +101,7 @@ class BatchEvents:
             self._begin_pass(loader)
         agent.consumption.fetch(loader, hooks.last, samples, wait_s, turnover_s)
 
-    def _begin_pass(self, loader: Any) -> None:
+    def _begin_pass(self, loader: TrackedLoader) -> None:
         """The batch is the first of its iterator. If nothing was trained in the pass before, over the same data, that was an evaluation."""
         agent = self._agent
         if agent.backwards and agent.consumption.passed_in_vain(loader):
@@ -105,7 +109,7 @@ class BatchEvents:
             agent.consumption.leave_out_pass()
         agent.interruptions.note_pass()
 
-    def on_epoch_end(self, loader: Any) -> None:
+    def on_epoch_end(self, loader: TrackedLoader) -> None:
         agent = self._agent
         if not agent.stopped and not self.is_other(loader):
             self._end_of_batch()
@@ -121,7 +125,7 @@ class BatchEvents:
             return
         self._agent.step_aside(where, text)
 
-    def is_other(self, loader: Any) -> bool:
+    def is_other(self, loader: TrackedLoader) -> bool:
         """Another loader than the one trained on, as far as that is known; one that is built anew for every epoch is the same."""
         known = self._agent.loader_hooks.training_state
         return known is not None and loader.key != known.key

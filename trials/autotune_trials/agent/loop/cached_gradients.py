@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import enum
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap.log import write_exception
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
 ITERATIONS, BACKWARDS = 3, 300  # until then a job has shown whether it caches gradients
 NODES = 20_000  # looked at in one graph; a node takes about 1 µs
@@ -37,7 +40,7 @@ class Value(enum.Enum):
 class CachedGradients:
     """Asked at every backward call of the job's."""
 
-    def __init__(self, torch: Any, agent: Any) -> None:
+    def __init__(self, torch: Any, agent: Agent) -> None:
         self._torch, self._agent = torch, agent
         self.seen = False
         self.under_way = False  # backward has ended in something else than parameters, and the iteration goes on

@@ -14,9 +14,12 @@ from __future__ import annotations
 
 from collections import deque
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING
 
 from autotune_trials.measure.clock import AWAY, DATA, Mark
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
 USUAL_SHARE = 0.5  # what happens in more iterations than this is part of training, not an interruption
 EXCESS = 4.0  # times the usual number in one iteration is something else
@@ -26,7 +29,7 @@ REMEMBERED = 31  # iterations that say what the usual number is
 class Habit:
     """One thing that is not training, counted by iterations: is it usual, and is it as often as usual?"""
 
-    def __init__(self, agent: Any) -> None:
+    def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._now = 0  # times in the running iteration
         self._iterations = 0  # in which it happened
@@ -63,7 +66,7 @@ class Habit:
 class Interruptions:
     """Of the running iteration, and what is usual in this job."""
 
-    def __init__(self, agent: Any) -> None:
+    def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._looks = Habit(agent)  # calls without gradients beside the training of a batch
         self._evaluated = Habit(agent)  # batches that met nothing else

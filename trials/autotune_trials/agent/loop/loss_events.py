@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.loop.cached_gradients import CachedGradients, Value
 from autotune_trials.agent.loop.objective import comparison
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
 
 class LossEvents:
     """Hands on to the LossMeter what counts."""
 
-    def __init__(self, agent: Any) -> None:
+    def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.cached = CachedGradients(agent.torch, agent)
         self._scaled: tuple[Any, Any] = (lambda: None, None)  # what the job's own scaler made last, and of what

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import sys
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.facts.job_facts import loss_module
 from autotune_trials.agent.patches import modules, transfer
 from autotune_trials.measure.clock import FORWARD, OTHER, TO_DEVICE, DeviceClock
 
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
+
 
 class ModuleEvents:
     """Every call of a module is watched during warm-up, and no longer: it costs."""
 
-    def __init__(self, agent: Any) -> None:
+    def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._watching = False
         self._called_gradless: weakref.WeakSet[Any] = weakref.WeakSet()  # modules in training, but without gradients, while they are watched

@@ -14,13 +14,18 @@ import re
 import sys
 import time
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.observers.observer import Observer
 from autotune_trials.agent.patches import Patch
 from autotune_trials.measure.clock import AWAY
 from autotune_trials.protocol.evidence import GraphBreak, Place
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
+    from autotune_trials.agent.core.iteration import Iteration
+    from autotune_trials.agent.observers.watch import Watch
 
 PATCH = "dynamo.log_graph_break"
 LONGEST_REASON = 300
@@ -32,7 +37,7 @@ Line = tuple[str, int, str]  # file, line, function
 class CompileLog:
     """Listens to dynamo's graph breaks. :meth:`attach` is called when something is about to be compiled; idempotent."""
 
-    def __init__(self, agent: Any) -> None:
+    def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.breaks: dict[tuple[Line, ...], list[Any]] = {}  # the stack that was traced, outermost first: [reason, count]
         self.trouble = ""
@@ -78,7 +83,7 @@ class CompileLog:
 class CompileObserver(Observer):
     name = "compiles"
 
-    def __init__(self, watch: Any) -> None:
+    def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
         self._began = 0.0
         self._times: list[float] = []
@@ -88,7 +93,7 @@ class CompileObserver(Observer):
         self._began = time.time()
         self._seen = len(metrics())
 
-    def end_iteration(self, iteration: Any) -> None:
+    def end_iteration(self, iteration: Iteration) -> None:
         self._times.append(sum(iteration.spent[:AWAY]))
         count = len(metrics())
         self._compiling.append(float(count != self._seen))

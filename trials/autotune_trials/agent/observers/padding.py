@@ -6,9 +6,13 @@ Only where the mask is on the CPU, as a DataLoader gives it: asking a GPU would 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.observers.observer import Observer
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.iteration import Iteration
+    from autotune_trials.agent.observers.watch import Watch
 
 MASK = "attention_mask"  # rows of 0 (padding) and 1, by the name that tokenizers and models agree on
 
@@ -16,7 +20,7 @@ MASK = "attention_mask"  # rows of 0 (padding) and 1, by the name that tokenizer
 class PaddingObserver(Observer):
     name = "padding"
 
-    def __init__(self, watch: Any) -> None:
+    def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
         self._counts: list[tuple[Any, int]] = []  # (what counts, tokens) of each batch; read when the window is over
         self._events: Any = None
@@ -35,7 +39,7 @@ class PaddingObserver(Observer):
 
         self._events.on_batch = on_batch  # on this one object, which is the agent's own
 
-    def end_iteration(self, iteration: Any) -> None:
+    def end_iteration(self, iteration: Iteration) -> None:
         if self._failure is not None:
             raise self._failure
 

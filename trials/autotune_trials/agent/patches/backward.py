@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet, untraced
 
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
-def install(patches: PatchSet, torch: Any, agent: Any) -> None:
+
+def install(patches: PatchSet, torch: Any, agent: Agent) -> None:
     """Patch both ways into the autograd engine.
 
     ``Tensor.backward`` calls ``autograd.backward``, and a Tensor subclass comes through each of them twice: only

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
 FUNCTIONS = ("clip_grad_norm_", "clip_grad_value_", "get_total_norm")
 
 
-def install(patches: PatchSet, torch: Any, agent: Any) -> None:
+def install(patches: PatchSet, torch: Any, agent: Agent) -> None:
     """Tell the agent before gradients are used. A job that imports the functions by name has these: we come first."""
 
     def make(what: str) -> Callable[[Patch, Any], Any]:

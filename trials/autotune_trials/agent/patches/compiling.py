@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet, untraced
 
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
-def install(patches: PatchSet, torch: Any, agent: Any) -> None:
+
+def install(patches: PatchSet, torch: Any, agent: Agent) -> None:
     """Watch ``torch.compile``, the construction of a GradScaler, and the losses it scales."""
 
     def make_compile(patch: Patch, original: Any) -> Any:

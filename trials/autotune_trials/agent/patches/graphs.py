@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet
 
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
-def install(patches: PatchSet, torch: Any, agent: Any) -> None:
+
+def install(patches: PatchSet, torch: Any, agent: Agent) -> None:
     """Listen to ``CUDAGraph.capture_end``, which ``torch.cuda.graph`` and ``make_graphed_callables`` call, too."""
 
     def make(patch: Patch, original: Any) -> Any:

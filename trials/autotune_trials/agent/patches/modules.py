@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
 NAMES = ("Module.__call__", "autocast.__enter__")
 
 
-def install(patches: PatchSet, torch: Any, agent: Any) -> None:
+def install(patches: PatchSet, torch: Any, agent: Agent) -> None:
     """Watch top-level module calls, and autocast regions the job enters itself."""
     inside = threading.local()
 

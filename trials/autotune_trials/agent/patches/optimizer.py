@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet, untraced
 
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
-def install(patches: PatchSet, torch: Any, agent: Any) -> None:
+
+def install(patches: PatchSet, torch: Any, agent: Agent) -> None:
     """Note every optimizer built, and listen to every step through torch's own global hooks."""
 
     def make_init(patch: Patch, original: Any) -> Any:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet
 from autotune_trials.agent.patches.settings import site
 
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
-def install(patches: PatchSet, torch: Any, agent: Any) -> None:
+
+def install(patches: PatchSet, torch: Any, agent: Agent) -> None:
     """Note every DistributedDataParallel that is built."""
 
     def make(patch: Patch, original: Any) -> Any:

@@ -6,14 +6,17 @@ import functools
 import random
 import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
 UNSEEDED = 1000  # what a job that never seeds starts from, plus the offset
 
 
-def install(patches: PatchSet, torch: Any, agent: Any, offset: int) -> None:
+def install(patches: PatchSet, torch: Any, agent: Agent, offset: int) -> None:
     """Seed once, now, and move later seeds by ``offset`` (0 leaves them as they are)."""
     torch.manual_seed(UNSEEDED + offset)
     random.seed(UNSEEDED + offset)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
 
 def site(depth: int = 2) -> str:
@@ -20,7 +23,7 @@ def site(depth: int = 2) -> str:
     return "?"
 
 
-def install(patches: PatchSet, torch: Any, agent: Any) -> None:
+def install(patches: PatchSet, torch: Any, agent: Agent) -> None:
     """Note where the job calls ``torch.set_num_threads``, and, while sites are recorded, ``set_float32_matmul_precision``."""
 
     def make(patch: Patch, original: Any) -> Any:

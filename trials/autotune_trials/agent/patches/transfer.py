@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
 NAMES = ("Tensor.to", "Tensor.cuda")
 
 
-def install(patches: PatchSet, torch: Any, agent: Any) -> None:
+def install(patches: PatchSet, torch: Any, agent: Agent) -> None:
     """Watch ``Tensor.to`` and ``Tensor.cuda`` called on CPU tensors."""
 
     def make(patch: Patch, original: Any) -> Any:

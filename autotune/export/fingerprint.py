@@ -113,7 +113,7 @@ def obstacles(tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = 
         optimizers=(OptimizerFacts("", "default", ("for-loop", "foreach", "fused"), (1.0,), 1),),
         models=(),
         ddp=(DdpFacts("", gradients_mib=math.inf, find_unused_parameters=True),),
-        samples_per_step=2.0 * ANY_BATCH,
+        samples_per_step=float(ANY_BATCH),
         copy_share=1.0,
         device_memory_share=1.0,
         backend="nccl",
@@ -123,9 +123,8 @@ def obstacles(tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = 
     start = Start(tuned.command, dict(os.environ if env is None else env), str(tuned.workdir))
     for name, choice in tuned.knobs.items():
         knob: Knob = create(name, choice.options)
-        accumulates = 2.0 if name == "micro_batch_size" else 1.0  # what that one is for, and others cannot follow
         varying = ModelFacts("", 1, 1, repeated_blocks=2, input_shapes=2 if choice.value == "dynamic" else 1)
-        willing = replace(willing, surveys={name: knob.survey(start)}, backwards_per_step=accumulates, models=(varying,))
+        willing = replace(willing, surveys={name: knob.survey(start)}, models=(varying,))
         try:
             knob.candidates(now, willing)
         except NotApplicable as reason:

@@ -172,8 +172,8 @@ class LiveJob(Protocol):
         """Multiply every learning rate, now and whatever a scheduler sets later, by ``factor``."""
 
     def set_micro_batch(self, size: int | None) -> None:
-        """Have the model compute at most ``size`` samples at once, and as many where the job accumulates gradients, the
-        job's batches and steps untouched; None leaves its own calls alone. Called between two optimizer steps."""
+        """Have the model compute at most ``size`` samples at once, the job's batches and steps untouched; None leaves its
+        own calls alone. Called between two optimizer steps."""
 
     def micro_batch_effect(self) -> str | None:
         """Why :meth:`set_micro_batch` changed nothing since it was called, or None."""

@@ -1,8 +1,7 @@
-"""Whole runs that keep the optimizer's batch, and on a job that ends while it is measured."""
+"""A whole run on a job that ends while it is measured."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +10,6 @@ from command_line import QUICK, Job, make_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(660)]
 SPACE = "search_space: {{amp_dtype: auto, optimizer_impl: auto, intra_op_threads: auto}}"
-# Many small layers on small batches: most of a pass is the way to its operators, which one pass of 32 samples goes once and four of 8 go four times.
-DEEP = """\
-import torch
-from common import dataset, loss_function
-from torch.utils.data import DataLoader
-
-class Residual(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = torch.nn.Sequential(torch.nn.LayerNorm(32), torch.nn.Linear(32, 32), torch.nn.ReLU())
-    def forward(self, x):
-        return x + self.inner(x)
-
-torch.manual_seed(0)
-torch.set_num_threads(1)  # layers too small to be split: several threads would mostly wait for each other
-net = torch.nn.Sequential(torch.nn.Linear(16, 32), *(Residual() for _ in range(6)), torch.nn.Linear(32, 4))
-optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
-for _ in range(1000):
-    for number, (inputs, labels) in enumerate(DataLoader(dataset(), batch_size=8, shuffle=True), 1):
-        (loss_function(net(inputs), labels) / 4).backward()
-        if number % 4 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-"""
 # An own count of steps, a schedule that raises when it is stepped once too often, and a table that has an end as well.
 ENDS = """\
 import torch
@@ -64,16 +39,6 @@ def finished(folder: Path, command: str, space: str, source: str = "") -> tuple[
     done = job.run(timeout_s=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return job, job.result
-
-
-def test_an_accumulating_job_is_tuned_with_its_batch_kept(tmp_path: Path) -> None:
-    job, result = finished(tmp_path / "job", "python mine.py", "{{micro_batch_size: [16, 32]}}", DEEP)
-    assert result["observation"]["domains"]["micro_batch_size"] == [8, 16, 32]
-    best = next(t for t in result["trials"] if t["config"] == {"micro_batch_size": 32})
-    assert best["state"] == "complete" and best["log_ratio"] < -0.2, best
-    assert result["verdict"] == "tuned" and result["loss"]["verdict"] == "unchanged", result["reason"]
-    records = [json.loads(p.read_text()) for p in (job.run_dir / "records").glob("*.json")]
-    assert records and all(set(r["window"]["samples"]) == {32.0} for r in records if "window" in r)
 
 
 def test_a_job_that_ends_again_and_again_is_searched_all_the_same(tmp_path: Path) -> None:

@@ -12,26 +12,24 @@ PORTIONS = (8, 4, 2)  # a batch may be split into
 
 
 class MicroBatchSize(Knob):
-    """Below the loader's batch it is split; above it, the batches of one optimizer step are computed together."""
+    """The loader's batch goes through the model in portions of this size."""
 
     name = "micro_batch_size"
     scope = Scope.LIVE
     numerics = Numerics.ROUNDING
     in_graph = True
     redraws = True
-    range = "the batch ÷ 2, 4, 8 (CPU); up to the optimizer's batch, where the job accumulates"
+    range = "the batch ÷ 2, 4, 8 (CPU)"
     card = Card(
-        what="How many samples one pass of the model takes; the optimizer's batch, its steps and every schedule stay as they are. A "
-        "larger one computes several batches of a job that accumulates gradients together, a smaller one splits the job's batch.",
-        when_it_helps="The job accumulates gradients over batches too small to fill the device. Or it trains on a CPU with batches "
-        "whose activations do not fit the caches.",
-        when_it_does_not="Memory ends at the larger size (peak memory is reported with each trial). The split keeps all activations for "
-        "the one backward call, so it saves no memory. It is out where a pass is more than its samples: batch normalisation, "
-        "a model that returns its loss (only it knows what that averages over: samples, tokens, some of them). Such a job's own flags for batch "
-        "and accumulation can be knobs of your own.",
+        what="How many samples one pass of the model takes: a batch is split into portions; the batch itself, the optimizer's steps and "
+        "every schedule stay as they are.",
+        when_it_helps="Training on a CPU with batches whose activations do not fit the caches.",
+        when_it_does_not="On a GPU, where more and smaller passes are more work. It saves no memory: all activations are kept for the one "
+        "backward call. It is out where a pass is more than its samples: batch normalisation, a model that returns its loss (only it knows "
+        "what that averages over: samples, tokens, some of them). Such a job's own flags for batch and accumulation can be knobs of your own.",
         changes_loss="The same sums of gradients in another order, for any loss: it is computed by the job, from the results of the whole "
-        "batch. That the model treats samples one by one is tested on a batch of the job's. Dropout draws other numbers, as with another seed. It is "
-        "checked.",
+        "batch. That the model treats samples one by one is tested on a batch of the job's. Dropout draws other numbers, as with another "
+        "seed. It is checked.",
         source="https://arxiv.org/abs/1811.06965 (micro-batches); https://arxiv.org/abs/2101.06983 (exact gradients from split batches)",
     )
 
@@ -40,15 +38,12 @@ class MicroBatchSize(Knob):
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         size = self._batch_of(job)
-        merged = [size * n for n in range(2, batches_a_step(job) + 1) if batches_a_step(job) % n == 0]
-        split = [size // n for n in PORTIONS if size % n == 0] if job.device == "cpu" else []
-        if not split and not merged:
-            raise NotApplicable(
-                "every batch has its own optimizer step, and to split one makes more work for a GPU"
-                if job.device != "cpu"
-                else f"every batch has its own optimizer step, and {size} samples cannot be split evenly"
-            )
-        return [*split, *merged]
+        if job.device != "cpu":
+            raise NotApplicable("splitting batches makes more work for a GPU and saves no memory")
+        portions = [size // n for n in PORTIONS if size % n == 0]
+        if not portions:
+            raise NotApplicable(f"{size} samples cannot be split evenly")
+        return [*portions, size]
 
     def _batch_of(self, job: JobFacts) -> int:
         """Samples of the loader's batches.
@@ -72,9 +67,9 @@ class MicroBatchSize(Knob):
         return loader.batch_size
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
-        size, steps = self._batch_of(job), batches_a_step(job)
-        if isinstance(value, int) and value > size * steps:
-            return f"{value} samples are more than the optimizer's batch of {size * steps}; batch_size is the knob that changes that"
+        size = self._batch_of(job)
+        if isinstance(value, int) and value > size:
+            return f"{value} samples are more than the loader's batch of {size}; batch_size is the knob that changes that"
         return None
 
     def check_value(self, value: Value) -> str | None:
@@ -88,21 +83,8 @@ class MicroBatchSize(Knob):
         return live.micro_batch_effect()
 
     def useless_with(self, value: Value, values: Sequence[Value], default: Value) -> Sequence[Value]:
-        """What keeps batches from being computed together need not keep one from being split; the other way round it does."""
-        if not isinstance(value, int) or not isinstance(default, int):
-            return (value,)
-        return [v for v in values if isinstance(v, int) and (value < default or v > default)]
+        """What keeps a batch from being split into these portions keeps it from any."""
+        return values
 
     def snippet(self, value: Value) -> str:
-        return (
-            f"output = torch.cat([model(part) for part in inputs.split({value})])  # smaller than the batch\n"
-            f"DataLoader(..., batch_size={value})  # larger: with as many times fewer backward calls a step"
-        )
-
-
-def batches_a_step(job: JobFacts) -> int:
-    """Batches the job accumulates for each optimizer step, one backward call each; 1 where that is not what it does."""
-    size = job.loader.batch_size if job.loader is not None else None
-    count = job.samples_per_step / size if size else 1.0
-    accumulates = count == job.backwards_per_step and count == int(count) and len(job.models) == 1 and not job.manual
-    return int(count) if accumulates else 1
+        return f"output = torch.cat([model(part) for part in inputs.split({value})])"

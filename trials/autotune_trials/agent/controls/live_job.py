@@ -188,11 +188,7 @@ class LiveJobControl:
     def set_micro_batch(self, size: int | None) -> None:
         if size == (self.micro.size if self.micro is not None else None):
             return
-        before, self.micro = self.micro, None
-        if before is not None:
-            before.close()
-        if size is not None:
-            self.micro = MicroBatch(self.torch, self._agent, size)
+        self.micro = MicroBatch(self.torch, self._agent, size) if size is not None else None
 
     def micro_batch_effect(self) -> str | None:
         return self.micro.effect() if self.micro is not None else None

@@ -1,12 +1,11 @@
-"""Passes of the model over other portions of the data than the job's batches; everything else stays as the job does it.
+"""Batches that the model computes in portions; everything else stays as the job does it.
 
-    job        next(loader) ── model(x) ── loss.backward() ── … ── optimizer.step()
-    split               model │ x[:8] │ x[8:16] │ x[16:24] │ …  one result, of the whole batch
-    merge               model │ x₁ and the batches after it │    one result, handed out in slices (:mod:`.merging`)
+    job      next(loader) ── model(x) ── loss.backward() ── … ── optimizer.step()
+    here              model │ x[:8] │ x[8:16] │ x[16:24] │ …  one result, of the whole batch
 
 The job's loop sees the batches, losses, backward calls and steps it would see without: the optimizer's batch, clipping,
 schedules, averages of weights and step counts are not touched, whatever they are. Gradients are the same sums, in
-another order. Both ways need a model that treats the samples of a batch one by one: see :mod:`.separability`.
+another order. The model must treat the samples of a batch one by one: see :mod:`.separability`.
 
 The other way to keep the optimizer's batch, smaller batches from the loader and steps withheld, was rejected: the job
 would count, log, clip and end by iterations that are none, and no one outside can see whether it does.
@@ -20,10 +19,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.controls.entry_modules import SLOT
-from autotune_trials.agent.controls.merging import Merging
 from autotune_trials.agent.controls.sample_slices import Call, Inseparable, cut, join, leaves_of, lengths_of, rows_of
 from autotune_trials.agent.controls.separability import adds_losses, why_inseparable
-from autotune_trials.agent.patches import untraced
 from autotune_trials.measure.clock import AWAY
 
 if TYPE_CHECKING:
@@ -34,22 +31,20 @@ FIRST_CALLS = 1  # left as they are: a model's first pass builds what it keeps (
 
 
 class MicroBatch:
-    """At most ``size`` samples a pass; passes of fewer are merged where the job accumulates gradients."""
+    """At most ``size`` samples a pass of the model."""
 
     def __init__(self, torch: Any, agent: Agent, size: int) -> None:
         self._torch, self._agent, self.size = torch, agent, size
-        self.resized = 0  # passes over other portions than the job's
-        self.refusal = ""  # why the job's own portions are kept from now on
+        self._split = 0  # batches computed in portions
+        self._refusal = ""  # why batches are left whole from now on
         self._calls: Counter[int] = Counter()  # by id of entry
         self._known: dict[tuple[Any, ...], str] = {}  # (id of entry, samples of the whole, of a part, what is cut) -> why not
         self._looked_back: set[int] = set()  # ids of entries
         self._in_model = False
-        self.merging = Merging(torch, agent, self)
 
     def run(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What ``entry`` returns for this call. Raises what the model raises."""
         self._calls[id(entry)] += 1
-        self.merging.calls += 1
         try:
             return self._run(entry, (args, kwargs))
         except Exception:
@@ -61,22 +56,30 @@ class MicroBatch:
 
     def _run(self, entry: Entry, call: Call) -> Any:
         rows = rows_of(self._torch, call) or 0
-        if self.merging.under_way:
-            return self.merging.run(entry, call, rows)
         if not rows:
-            self.refuse("what the model is called with holds no tensor, and cannot be cut into samples")
-        if self._calls[id(entry)] <= FIRST_CALLS or self.refusal or rows == self.size:
-            return self.one_pass(entry, call)
-        return self._split(entry, call, rows) if rows > self.size else self.merging.run(entry, call, rows)
+            self._refuse("what the model is called with holds no tensor, and cannot be cut into samples")
+        if self._calls[id(entry)] <= FIRST_CALLS or self._refusal or rows <= self.size:
+            return self._one_pass(entry, call)
+        parts, lengths = cut(self._torch, call, rows, self.size), lengths_of(rows, self.size)
+        if not self._allows(entry, call, parts, lengths):
+            return self._one_pass(entry, call)
+        try:
+            result = self._in_portions(entry, call, parts, lengths)
+            self._look_back(entry, result)
+        except Inseparable as reason:
+            self._refuse(str(reason))
+            return self._one_pass(entry, call)
+        self._split += 1
+        return result
 
-    def one_pass(self, entry: Entry, call: Call) -> Any:
+    def _one_pass(self, entry: Entry, call: Call) -> Any:
         """The model itself; what it raises is the job's."""
         self._in_model = True
         result = entry.one_pass(*call)
         self._in_model = False
         return result
 
-    def allows(self, entry: Entry, whole: Call, parts: list[Call], lengths: list[int]) -> bool:
+    def _allows(self, entry: Entry, whole: Call, parts: list[Call], lengths: list[int]) -> bool:
         """Whether the model gives the same for ``whole`` as for ``parts``; asked of the model once a size, and once for each choice of
         arguments that are cut: a mask is, where it happens to be as long as the batch."""
         uncut = tuple(a is b for a, b in zip(leaves_of(whole), leaves_of(parts[0]), strict=True))
@@ -92,11 +95,11 @@ class MicroBatch:
             self._in_model = False
             clock.switch(phase)
         if self._known[key]:
-            self.refuse(self._known[key])
+            self._refuse(self._known[key])
         return not self._known[key]
 
-    def look_back(self, entry: Entry, result: Any) -> None:
-        """Of the first result of ``entry`` in other portions, how backward will go. Raises Inseparable."""
+    def _look_back(self, entry: Entry, result: Any) -> None:
+        """Of the first result of ``entry`` in portions, how backward will go. Raises Inseparable."""
         if id(entry) not in self._looked_back:
             self._looked_back.add(id(entry))
             if reason := adds_losses(self._torch, result):
@@ -105,9 +108,9 @@ class MicroBatch:
     def _in_portions(self, entry: Entry, call: Call, parts: list[Call], lengths: list[int]) -> Any:
         module = own_module(entry.module)
         if module is entry.module:
-            return join(self._torch, [self.one_pass(entry, part) for part in parts], lengths)
+            return join(self._torch, [self._one_pass(entry, part) for part in parts], lengths)
         with _replaced(module, self._portioned(module)):  # one pass of the wrapper, which prepares one exchange of gradients
-            return self.one_pass(entry, call)
+            return self._one_pass(entry, call)
 
     def _portioned(self, module: Any) -> Any:
         def call_in_portions(*args: Any, **kwargs: Any) -> Any:
@@ -118,58 +121,13 @@ class MicroBatch:
 
         return call_in_portions
 
-    def refuse(self, reason: str) -> None:
-        """From now on every pass is the job's own."""
-        self.refusal = self.refusal or reason
+    def _refuse(self, reason: str) -> None:
+        """From now on every batch is left whole."""
+        self._refusal = self._refusal or reason
 
     def effect(self) -> str | None:
         """Why nothing changed, or None."""
-        if self.refusal or self.resized:
-            return self.refusal or None
-        return self.merging.why_none
-
-    def close(self) -> None:
-        """The job goes on by itself, from wherever it is in an iteration."""
-        self.merging.abandon()
-
-    def _split(self, entry: Entry, call: Call, rows: int) -> Any:
-        parts, lengths = cut(self._torch, call, rows, self.size), lengths_of(rows, self.size)
-        if not self.allows(entry, call, parts, lengths):
-            return self.one_pass(entry, call)
-        try:
-            result = self._in_portions(entry, call, parts, lengths)
-            self.look_back(entry, result)
-        except Inseparable as reason:
-            self.refuse(str(reason))
-            return self.one_pass(entry, call)
-        self.resized += 1
-        return result
-
-    # ------------------------------------------------------------------ events, from the agent
-
-    def on_batch(self, loader: Any, batch: Any) -> None:
-        """The loader hands out ``batch``."""
-        self.merging.on_batch(loader, batch)
-
-    def after_backward(self) -> None:
-        """A backward of the job's has ended. Raises what the model's own backward raises."""
-        if self.merging.under_way:
-            try:
-                self.merging.after_backward()
-            except BaseException as error:
-                self._agent.errors.on_job_error(error)
-                raise
-
-    @untraced
-    def before_gradients_are_used(self, what: str) -> None:
-        """The job is about to clip, unscale or drop its gradients; ``what``: the word for it."""
-        if self.merging.has_gradients:
-            self.refuse(f"the job {what} gradients between the batches of a step")
-            self.merging.abandon()
-
-    def before_step(self) -> None:
-        """An optimizer is about to step."""
-        self.merging.before_step()
+        return self._refusal or (None if self._split else f"no call of the model had more than {self.size} samples")
 
 
 def own_module(module: Any) -> Any:

@@ -86,7 +86,6 @@ class Agent:
         self.own_scaler = False
         self.own_compile = False
         self.double_backward = False
-        self.own_gradients = False  # torch.autograd.grad was called
         self.compares_samples = ""  # see agent.objective
         self.own_settings: dict[str, str] = {}
         self.loss_modules: set[str] = set()
@@ -279,8 +278,6 @@ class Agent:
         self.in_backward = False
         if self.stopped or self.capturing:
             return
-        if self.live.micro is not None:
-            self.live.micro.after_backward()  # not below: what this raises is the job's
         try:
             if self.live.scaler is not None:
                 self.live.scaler.after_backward(self.live.every_optimizer())
@@ -312,8 +309,6 @@ class Agent:
             self._captured = True
             return None
         self.in_step = True
-        if self.live.micro is not None:
-            self.live.micro.before_step()
         try:
             live = self.live
             if live.autocast.inside:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune_trials import api
 from autotune_trials.agent.bootstrap import stack_dump
-from autotune_trials.agent.patches import backward, clipping, compiling, graphs, optimizer, parallel, seeds, settings
+from autotune_trials.agent.patches import backward, compiling, graphs, optimizer, parallel, seeds, settings
 from autotune_trials.measure.nvtx import nvtx_ranges
 from autotune_trials.paths import SessionPaths
 
@@ -24,7 +24,7 @@ def install(agent: Agent) -> None:
         stack_dump.install_stack_dump(SessionPaths(Path(config.directory)))
     if config.seed is not None:
         seeds.install(patches, torch, agent, config.seed)
-    for patch in (backward, optimizer, clipping, compiling, graphs, settings, parallel):
+    for patch in (backward, optimizer, compiling, graphs, settings, parallel):
         patch.install(patches, torch, agent)
     agent.modules.watch(True)
     _install_loader(agent)

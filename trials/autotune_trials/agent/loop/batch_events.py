@@ -80,8 +80,6 @@ class BatchEvents:
             self._count(loader, samples, wait_s, turnover_s)
         else:
             agent.consumption.next_batch()
-        if agent.live.micro is not None:
-            agent.live.micro.on_batch(loader, batch)
         if agent.clock.phase == AWAY and self.is_other(loader):
             return
         if turnover_s is not None:

@@ -4,7 +4,6 @@
     optimizer   Optimizer.__init__ and the global step hooks         iteration boundary, skipped steps, lr factor
     modules     nn.Module.__call__, autocast.__enter__               entry modules; only until warm-up is over
     compiling   torch.compile, GradScaler.__init__, .scale           what the job already does itself
-    clipping    torch.nn.utils.clip_grad_norm_ …                     gradients of a merged pass are there by then
     settings    torch.set_num_threads                                what the job sets itself
     scheduler   LRScheduler.step                                     frozen in live sessions
     seeds       manual_seed, random.seed, numpy.random.seed          seeded runs only

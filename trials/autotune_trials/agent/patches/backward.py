@@ -60,10 +60,8 @@ def install(patches: PatchSet, torch: Any, agent: Agent) -> None:
     def make_grad(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def grad(*args: Any, **kwargs: Any) -> Any:
-            if patch.active:
-                agent.own_gradients = True
-                if kwargs.get("create_graph") or (len(args) > 4 and args[4]):
-                    agent.double_backward = True
+            if patch.active and (kwargs.get("create_graph") or (len(args) > 4 and args[4])):
+                agent.double_backward = True
             return original(*args, **kwargs)
 
         return untraced(grad)

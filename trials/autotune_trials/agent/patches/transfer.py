@@ -20,28 +20,21 @@ def install(patches: PatchSet, torch: Any, agent: Agent) -> None:
     def make(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def move(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not patch.active or self.is_cuda:
+            if not patch.active or self.is_cuda or not _target_is_cuda(patch.attribute, args, kwargs):
                 return original(self, *args, **kwargs)
-            if _target_is_cuda(patch.attribute, args, kwargs):
-                if agent.sites.open:
-                    agent.sites.on_transfer(sys._getframe(1))
-                wanted = agent.live.non_blocking
-                if wanted is not None and self.is_pinned():
-                    args, kwargs = _with_flag(torch, args, kwargs, wanted)
-                before = agent.modules.begin_transfer()
-                try:
-                    moved, prefetch = None, agent.live.prefetch
-                    if prefetch is not None:
-                        moved = _made_ahead(torch, prefetch, patch.attribute, self, args, kwargs)
-                    if moved is None:
-                        moved = original(self, *args, **kwargs)
-                finally:
-                    agent.modules.end_transfer(before)
-            else:
-                moved = original(self, *args, **kwargs)
-            if agent.live.micro is not None:
-                agent.live.micro.merging.provenance.note_copy(self, moved)
-            return moved
+            if agent.sites.open:
+                agent.sites.on_transfer(sys._getframe(1))
+            wanted = agent.live.non_blocking
+            if wanted is not None and self.is_pinned():
+                args, kwargs = _with_flag(torch, args, kwargs, wanted)
+            before = agent.modules.begin_transfer()
+            try:
+                moved, prefetch = None, agent.live.prefetch
+                if prefetch is not None:
+                    moved = _made_ahead(torch, prefetch, patch.attribute, self, args, kwargs)
+                return original(self, *args, **kwargs) if moved is None else moved
+            finally:
+                agent.modules.end_transfer(before)
 
         return move
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import random
 import sys
 from typing import Any
-
-from autotune_trials.agent.snapshots.mersenne_twister import Stream, numpy_stream, python_stream
-
-Kept = tuple[Any, Any, Stream | None, Any]
 
 
 def seed_streams(seed: int) -> None:
@@ -17,40 +12,30 @@ def seed_streams(seed: int) -> None:
     # Not through torch.manual_seed and the like: a seeded session moves what the job passes to them.
     sys.modules["torch"].default_generator.manual_seed(seed)
     _unpatched(random.seed)(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        _unpatched(numpy.random.seed)(seed % 2**32)
+    numpy_random = _numpy_random()
+    if numpy_random is not None:
+        _unpatched(numpy_random.seed)(seed % 2**32)
 
 
-def keep_streams() -> Kept:
+def keep_streams() -> tuple[Any, Any, Any]:
     """Their states now, for :func:`give_streams_back`."""
-    numpy = _numpy_stream()
-    return sys.modules["torch"].default_generator.get_state(), _python_stream().keep(), numpy, numpy.keep() if numpy is not None else None
+    numpy_random = _numpy_random()
+    numpy_state = numpy_random.get_state(legacy=False) if numpy_random is not None else None
+    return sys.modules["torch"].default_generator.get_state(), random.getstate(), numpy_state
 
 
-def give_streams_back(kept: Kept) -> None:
+def give_streams_back(kept: tuple[Any, Any, Any]) -> None:
     """Each as it was when ``kept`` was kept."""
-    torch_state, python_state, numpy, numpy_state = kept
+    torch_state, python_state, numpy_state = kept
     sys.modules["torch"].default_generator.set_state(torch_state)
-    _python_stream().give_back(python_state)
-    if numpy is not None:
-        numpy.give_back(numpy_state)
+    random.setstate(python_state)
+    if numpy_state is not None:
+        sys.modules["numpy"].random.set_state(numpy_state)
 
 
-_python_stream = functools.cache(python_stream)
-
-
-def _numpy_stream() -> Stream | None:
-    numpy = sys.modules.get("numpy")
-    if numpy is None or not hasattr(numpy, "random"):  # not imported, or another thread is about to
-        return None
-    return _numpy_stream_over(numpy, getattr(numpy.random.mtrand._rand, "_bit_generator", None))
-
-
-@functools.lru_cache(maxsize=1)
-def _numpy_stream_over(numpy: Any, bits: Any) -> Stream:
-    """Asked anew when the job gives numpy another bit generator, and when it gives it the old one back."""
-    return numpy_stream(numpy)
+def _numpy_random() -> Any | None:
+    """None while numpy is not imported, or another thread is importing it."""
+    return getattr(sys.modules.get("numpy"), "random", None)
 
 
 def _unpatched(function: Any) -> Any:

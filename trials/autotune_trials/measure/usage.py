@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 try:
     from resource import RUSAGE_SELF, getrusage
 except ImportError:  # Windows
     getrusage = None  # type: ignore[assignment]
 
+Counts = Any  # as the kernel gives them, since the process started; None where there is no getrusage
+
 
 class Usage(NamedTuple):
-    """So far, or from one point to another."""
+    """From one point to another."""
 
     minor_faults: int = 0
     user_s: float = 0.0
     system_s: float = 0.0
     involuntary_switches: int = 0
 
-    def since(self, before: Usage) -> Usage:
-        return Usage(
-            self.minor_faults - before.minor_faults, self.user_s - before.user_s,
-            self.system_s - before.system_s, self.involuntary_switches - before.involuntary_switches,
-        )  # fmt: skip
+
+def counts() -> Counts:
+    """By now."""
+    return getrusage(RUSAGE_SELF) if getrusage is not None else None
 
 
-NOTHING = Usage()
-
-
-def usage() -> Usage:
-    """Since the process started."""
-    if getrusage is None:
-        return NOTHING
-    used = getrusage(RUSAGE_SELF)
-    return Usage(used.ru_minflt, used.ru_utime, used.ru_stime, used.ru_nivcsw)
+def between(before: Counts, after: Counts) -> Usage:
+    if before is None or after is None:
+        return Usage()
+    return Usage(
+        after.ru_minflt - before.ru_minflt,
+        after.ru_utime - before.ru_utime,
+        after.ru_stime - before.ru_stime,
+        after.ru_nivcsw - before.ru_nivcsw,
+    )

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from autotune_trials.agent.controls.control import Control
 from autotune_trials.agent.controls.entry_modules import SLOT
 from autotune_trials.agent.controls.sample_slices import Call, Inseparable, cut, join, leaves_of, lengths_of, rows_of
 from autotune_trials.agent.controls.separability import adds_losses, why_inseparable
@@ -25,7 +26,7 @@ from autotune_trials.measure.clock import AWAY
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.entry_modules import Entry
-    from autotune_trials.agent.core.agent import Agent
+    from autotune_trials.agent.controls.live_job import LiveJobControl
 
 FIRST_CALLS = 1  # left as they are: a model's first pass builds what it keeps (caches, lazy layers)
 
@@ -33,8 +34,8 @@ FIRST_CALLS = 1  # left as they are: a model's first pass builds what it keeps (
 class MicroBatch:
     """At most ``size`` samples a pass of the model."""
 
-    def __init__(self, torch: Any, agent: Agent, size: int) -> None:
-        self._torch, self._agent, self.size = torch, agent, size
+    def __init__(self, live: LiveJobControl, size: int) -> None:
+        self._torch, self._live, self.size = live.torch, live, size
         self._split = 0  # batches computed in portions
         self._refusal = ""  # why batches are left whole from now on
         self._calls: Counter[int] = Counter()  # by id of entry
@@ -51,7 +52,7 @@ class MicroBatch:
             if self._in_model:
                 self._in_model = False
                 raise
-            self._agent.fail("micro_batch_size")
+            self._live.loop.fail("micro_batch_size")
         return entry.one_pass(args, kwargs)
 
     def _run(self, entry: Entry, call: Call) -> Any:
@@ -85,9 +86,9 @@ class MicroBatch:
         uncut = tuple(a is b for a, b in zip(leaves_of(whole), leaves_of(parts[0]), strict=True))
         key = (id(entry), sum(lengths), lengths[0], uncut)
         if key not in self._known:
-            if self._agent.in_backward:
+            if self._live.state.in_backward:
                 return False  # a checkpoint computes again what it computed before this could be asked
-            clock = self._agent.clock
+            clock = self._live.timer.clock
             phase = clock.phase
             clock.switch(AWAY)
             self._in_model = True  # what it raises is out-of-memory, and the model's
@@ -128,6 +129,20 @@ class MicroBatch:
     def effect(self) -> str | None:
         """Why nothing changed, or None."""
         return self._refusal or (None if self._split else f"no call of the model had more than {self.size} samples")
+
+
+class MicroBatchControl(Control):
+    """Values: the most samples of a pass; None leaves batches whole."""
+
+    name = "micro_batch"
+
+    def set(self, value: Any) -> None:
+        live = self.live
+        if value != (live.micro.size if live.micro is not None else None):
+            live.micro = MicroBatch(live, value) if value is not None else None
+
+    def effect(self) -> str | None:
+        return self.live.micro.effect() if self.live.micro is not None else None
 
 
 def own_module(module: Any) -> Any:

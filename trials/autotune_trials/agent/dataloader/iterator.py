@@ -78,8 +78,8 @@ def iterator_class(data: Any) -> type:
             if batch is _END:
                 return self._turn(asked)
             wait_s = clock() - asked
-            hooks.last = self._mark
-            hooks.fresh = True
+            state.mark = hooks.last = self._mark
+            hooks.given += 1
             try:
                 hooks.events.on_batch(state, batch, self._samples(batch), wait_s, None)
             except Exception:
@@ -164,8 +164,8 @@ def iterator_class(data: Any) -> type:
 
         def _give(self, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> Any:
             hooks = self._hooks
-            hooks.last = self._mark
-            hooks.fresh = True
+            self._state.mark = hooks.last = self._mark
+            hooks.given += 1
             try:
                 hooks.events.on_batch(self._state, batch, samples, wait_s, turnover_s)
             except Exception:

@@ -24,7 +24,7 @@ class SampleCount:
 
     def add(self, iteration: Iteration, trained: Trained, given: float | None) -> None:
         """``iteration`` has ended; ``given``: what the job says itself."""
-        iteration.wait_s, iteration.turnovers = trained.wait_s, list(trained.turnovers_s)
+        iteration.wait_s, iteration.turnovers = trained.wait_s, trained.turnovers_s
         number, found = (trained.samples, trained.counted) if given is None else (float(given), True)
         if trained.first_fetched_ahead and given is None and self._first is not None:
             self._first.samples -= trained.first_fetched_ahead

@@ -100,7 +100,7 @@ class CallObserver(Observer):
         def make(patch: Patch, original: Any) -> Any:
             @functools.wraps(original)
             def watched(*args: Any, **kwargs: Any) -> Any:
-                if self._inside or not patch.active or threading.get_ident() != self._thread or self.agent.stopped:
+                if self._inside or not patch.active or threading.get_ident() != self._thread or self.agent.state.stopped:
                     return original(*args, **kwargs)
                 self._inside = True
                 began = perf_counter()
@@ -122,7 +122,7 @@ class CallObserver(Observer):
 
     def add(self, about: About, spot: Spot, seconds: float) -> None:
         """One more call."""
-        phase = self.agent.clock.phase
+        phase = self.agent.timer.clock.phase
         key = (about.kind, about.device, id(spot[0]), spot[1], phase)
         tally = self._tallies.get(key)
         if tally is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune_trials.agent.controls.autocast import AutocastControl
 from autotune_trials.agent.observers.calls import About, CallObserver, bytes_of, shape_of
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def install(calls: CallObserver) -> None:
 
 def half_precision(agent: Agent) -> bool:
     """Under an autocast of the job's or of a knob's, or with parameters in half precision."""
-    if agent.own_autocast or agent.live.autocast.dtype is not None:
+    if agent.traits.autocast or agent.live.get(AutocastControl).region.dtype is not None:
         return True
     halves = (agent.torch.bfloat16, agent.torch.float16)
     return any(p.dtype in halves for entry in agent.live.entries for p in entry.module.parameters())

@@ -43,7 +43,7 @@ class IterationObserver(Observer):
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-        self.agent.clock.finish()  # on a device the phases are read from events that may still be under way
+        self.agent.timer.finish()  # on a device the phases are read from events that may still be under way
         iterations, queued = self._iterations, self._queued
         return {
             "times_s": tuple(sum(i.spent[:AWAY]) for i in iterations),

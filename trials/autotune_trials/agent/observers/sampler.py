@@ -83,14 +83,14 @@ class SamplerObserver(Observer):
         jitter = random.Random().uniform  # a generator of our own: the job's is not touched
         tick = clock()
         try:
-            while self._running and not self.agent.stopped:
+            while self._running and not self.agent.state.stopped:
                 time.sleep(max(0.0, tick - clock()))
                 stack = stack_of(self._target)
                 now = clock()
                 if not stack:
                     return  # the training thread has ended
                 leaf, spot = places.leaf(stack), places.innermost(stack)
-                key = (watch.index, self.agent.clock.phase, id(spot[0]), spot[1], id(leaf))
+                key = (watch.index, self.agent.timer.clock.phase, id(spot[0]), spot[1], id(leaf))
                 count = seen.setdefault(key, [0.0, spot, leaf])
                 while tick <= now:
                     count[0] += INTERVAL_S

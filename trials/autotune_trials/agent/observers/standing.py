@@ -44,8 +44,8 @@ class StandingObserver(Observer):
         }  # fmt: skip
 
     def _loader(self) -> dict[str, Any]:
-        hooks = self.agent.loader_hooks
-        state = hooks.training_state if hooks is not None else None
+        hooks = self.agent.loaders
+        state = hooks.training_state
         if state is None:
             return {}
         settings = hooks.settings_in_force()

@@ -10,10 +10,10 @@ from autotune_trials.agent.patches.base import Patch, PatchSet
 from autotune_trials.agent.patches.settings import site
 
 if TYPE_CHECKING:
-    from autotune_trials.agent.core.agent import Agent
+    from autotune_trials.agent.controls.live_job import LiveJobControl
 
 
-def install(patches: PatchSet, torch: Any, agent: Agent) -> None:
+def install(patches: PatchSet, torch: Any, live: LiveJobControl) -> None:
     """Note every DistributedDataParallel that is built."""
 
     def make(patch: Patch, original: Any) -> Any:
@@ -26,9 +26,9 @@ def install(patches: PatchSet, torch: Any, agent: Agent) -> None:
                 return
             try:
                 asked = signature.bind(self, *args, **kwargs).arguments
-                agent.live.built.add(self, {k: v for k, v in asked.items() if k not in ("self", "module")}, site())
+                live.built.add(self, {k: v for k, v in asked.items() if k not in ("self", "module")}, site())
             except Exception:
-                agent.fail("DistributedDataParallel.__init__")
+                live.loop.fail("DistributedDataParallel.__init__")
 
         return __init__
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 try:
     from resource import RUSAGE_SELF, getrusage
 except ImportError:  # Windows
     getrusage = None  # type: ignore[assignment]
-
-Counts = Any  # as the kernel gives them, since the process started; None where there is no getrusage
 
 
 class Usage(NamedTuple):
@@ -21,17 +19,17 @@ class Usage(NamedTuple):
     involuntary_switches: int = 0
 
 
+Counts = tuple[int, float, float, int]  # the same since the process started
+NOTHING: Counts = (0, 0.0, 0.0, 0)
+
+
 def counts() -> Counts:
     """By now."""
-    return getrusage(RUSAGE_SELF) if getrusage is not None else None
+    if getrusage is None:
+        return NOTHING
+    used = getrusage(RUSAGE_SELF)
+    return used.ru_minflt, used.ru_utime, used.ru_stime, used.ru_nivcsw
 
 
 def between(before: Counts, after: Counts) -> Usage:
-    if before is None or after is None:
-        return Usage()
-    return Usage(
-        after.ru_minflt - before.ru_minflt,
-        after.ru_utime - before.ru_utime,
-        after.ru_stime - before.ru_stime,
-        after.ru_nivcsw - before.ru_nivcsw,
-    )
+    return Usage(after[0] - before[0], after[1] - before[1], after[2] - before[2], after[3] - before[3])

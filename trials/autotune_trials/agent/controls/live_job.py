@@ -128,9 +128,8 @@ class LiveJobControl(Listener):
     def control_of(self, optimizer: Any) -> OptimizerControl:
         """The control of ``optimizer``, made if need be."""
         control = self._optimizers.get(id(optimizer))
-        if (
-            control is None or control.optimizer is not optimizer
-        ):  # an id is used again after its object is gone
+        # an id is used again after its object is gone
+        if control is None or control.optimizer is not optimizer:
             control = self._optimizers[id(optimizer)] = OptimizerControl(self.torch, optimizer)
         return control
 

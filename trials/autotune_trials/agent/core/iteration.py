@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autotune_trials.measure.usage import Counts, Usage, between
+from autotune_trials.measure.usage import NOTHING, Counts, Usage, between
 
 
 class Iteration:
@@ -34,7 +34,7 @@ class Iteration:
         self.interrupted = False
         # or a tensor, which waits for the device: not to be asked while iterations are timed
         self.skipped: Any = False
-        self.counted: tuple[Counts, Counts] = (None, None)
+        self.counted: tuple[Counts, Counts] = (NOTHING, NOTHING)
 
     @property
     def used(self) -> Usage:

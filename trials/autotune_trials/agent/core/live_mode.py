@@ -86,9 +86,8 @@ class LiveMode(Mode):
         self._plan_id = 0
         self._blocks: list[Block] = []  # to come
         self._run: Run | None = None
-        self._set: dict[
-            str, tuple[Knob, Value]
-        ] = {}  # knob name -> what is not at the job's own value
+        # knob name -> what is not at the job's own value
+        self._set: dict[str, tuple[Knob, Value]] = {}
         self._alone = True
         # it is to end before the tuner is told of the job
         self._first_epoch = agent.config.first_epoch_s > 0
@@ -100,9 +99,8 @@ class LiveMode(Mode):
             self.show_life()
             self._go_on(self._run, iteration)
         elif self.stage is Stage.LOST:
-            with (
-                agent.timer.own_time()
-            ):  # the job has survived it: back to its own settings, and on with the plan
+            # the job has survived it: back to its own settings, and on with the plan
+            with agent.timer.own_time():
                 self._give_all_back()
                 self._advance()
         elif self.stage is Stage.WARMUP:

@@ -35,9 +35,8 @@ CAPTURED = (
     "nor changed; "
     "tune it without: compile_mode reduce-overhead makes such graphs"
 )
-StepAside = Callable[
-    [str, str, bool], None
-]  # where, why, and whether the job has only left our sight
+# where, why, and whether the job has only left our sight
+StepAside = Callable[[str, str, bool], None]
 
 
 class TrainingLoop:

@@ -61,10 +61,8 @@ class ModuleWatch(Listener):
         torch, state, live = self._torch, self._state, self._live
         if state.stopped or state.inside_entry or state.capturing:
             return
-        if (
-            state.in_backward and module not in self._called_gradless
-        ):  # backward of a checkpointed part calls its modules again
-            return
+        if state.in_backward and module not in self._called_gradless:
+            return  # backward of a checkpointed part calls its modules again
         try:
             if not torch.is_grad_enabled():
                 if module.training:

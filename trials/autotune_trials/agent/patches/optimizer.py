@@ -32,9 +32,8 @@ def install(patches: PatchSet, torch: Any, loop: TrainingLoop) -> None:
 
 def listen_to_steps(patches: PatchSet, loop: TrainingLoop) -> None:
     """Through torch's own global hooks. Idempotent."""
-    hooks = sys.modules[
-        "torch.optim.optimizer"
-    ]  # torch.optim has a name of its own for it, and deletes it
+    # torch.optim has a name of its own for it, and deletes it
+    hooks = sys.modules["torch.optim.optimizer"]
     if STEPS in patches:
         return
     before = hooks.register_optimizer_step_pre_hook(loop.start_step)

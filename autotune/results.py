@@ -172,6 +172,20 @@ class Written:
 
 
 @dataclass(frozen=True)
+class Recalled:
+    """What the history of earlier runs gave to this one; no verdict rests on it."""
+
+    kind: str = ""  # "exact", "other-software" (the same job and machine), "near" (alike jobs), "" (nothing)
+    run: str = ""  # the recorded run of the same job
+    runs: int = 0  # whose figures ordered the search
+    likeness: float = 0.0  # of the job most like this one, 0..1
+    recorded_iteration_s: float | None = None  # of the unchanged job, then
+    iteration_s: float | None = None  # and now
+    slower: bool = False  # now, beyond the noise: the machine or its software has become slower
+    outcome: str = ""  # "proven anew", "not proven", "prior", "dropped"
+
+
+@dataclass(frozen=True)
 class Result:
     """result.json."""
 
@@ -193,6 +207,7 @@ class Result:
     disturbed: int = 0  # windows measured again because the machine was busy with something else
     disturbed_why: str = ""  # what it was, the last time
     written: Written = field(default_factory=Written)
+    recalled: Recalled = Recalled()
     schema_version: int = RESULT_SCHEMA_VERSION
 
 
@@ -212,6 +227,6 @@ class Profile:
 
 
 __all__ = [
-    "Anatomy", "Confirmation", "Interval", "KnobGain", "LossVerdict", "MetricVerdict", "Observation", "Profile", "Rejected", "Result", "Trial",
+    "Anatomy", "Confirmation", "Interval", "KnobGain", "LossVerdict", "MetricVerdict", "Observation", "Profile", "Recalled", "Rejected", "Result", "Trial",
     "Window", "Written", "RESULT_SCHEMA_VERSION",
 ]

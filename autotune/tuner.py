@@ -1,25 +1,30 @@
 """One run from job to result: the stages in order, and what is adopted.
 
     observe ─▶ search ─▶ for each finalist: simplify ─▶ confirm ─▶ converge ─▶ explain ─▶ Result
-                                                 │           │
-                                          not faster      changed or undecided
-                                                 ▼           ▼
-                                         next finalist   the same without the knobs that did it
+       │         ▲                               │           │                              ▲
+       │         │                        not faster      changed or undecided              │
+       │         │                               ▼           ▼                              │
+       │         │                       next finalist   the same without the knobs that did it
+       │         └ not proven                                                               │
+       └▶ the history knows this job: its answer ─▶ confirm ─▶ converge ────────────────────┘
 
 Everything measured is in the journal before it is used, so the same call again carries on where a dead one stopped.
 """
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from autotune.disk import refused_by_disk
 from autotune.errors import AutotuneError
+from autotune.executors.base import SessionFailed
 from autotune.explain.records import Explanation
+from autotune.history.use import Recall
 from autotune.job.configs import in_words, key_of, normalise, without
 from autotune.results import Confirmation, Interval, KnobGain, LossVerdict, Observation, Rejected, Result, Trial
 from autotune.secrets import mask_command
@@ -31,8 +36,10 @@ from autotune.stages.converge import converge
 from autotune.stages.culprit import culprits
 from autotune.stages.explain import explain, trace_trials
 from autotune.stages.fresh import first_look_s
-from autotune.stages.observe import observe
+from autotune.stages.model_study import PRIOR_DROPPED
+from autotune.stages.observe import FIRST_RUN, observe
 from autotune.stages.pairs import Pairs
+from autotune.stages.recall import recall_job
 from autotune.stages.search import Finalist, Searched, search
 from autotune.words import duration_words
 from autotune_spaces.base import Config, Numerics, Value
@@ -40,6 +47,9 @@ from autotune_trials.paths import publish
 
 NOT_NEEDED = LossVerdict("not-needed", "nothing was changed", 0, 0)
 NO_GAIN = Interval(1.0, 1.0, 1.0)
+NOT_THERE = 0.05  # log speed-up by which a single run may miss half of the recorded gain
+FASTER = "faster, and training converges the same way"
+PROVEN_AGAIN = "proven again from the history, and not explained anew: `autotune profile` does that, and a run with --no-history"
 EXPLAIN_ERROR = "explain-error.txt"
 
 
@@ -63,14 +73,21 @@ def tune(context: RunContext) -> Result:
         Interrupted: the user asked to stop; call again to resume.
     """
     observation = observe(context)
-    _warn_if_budget_is_short(context, observation)
-    searched = search(context, observation)
-    context.stop.check()
-    trials = searched.trials
-    proof = prove(context, observation, searched)
-    context.stop.check()
-    explanation = _explained(context, observation, proof, trials)
-    trace_trials(context, trials)
+    recall = recall_job(context, observation)
+    again = prove_again(context, observation, recall)
+    trials: tuple[Trial, ...] = ()
+    if again is not None and again.winner:
+        proof, explanation = again, Explanation(notes=(PROVEN_AGAIN,))
+    else:
+        _warn_if_budget_is_short(context, observation)
+        searched = search(context, observation, () if again else recall.expected)
+        context.stop.check()
+        trials = searched.trials
+        proof = prove(context, observation, searched, VARIANTS - 1 if again else VARIANTS)
+        proof = replace(proof, rejected=(*(again.rejected if again else ()), *proof.rejected))
+        context.stop.check()
+        explanation = _explained(context, observation, proof, trials)
+        trace_trials(context, trials)
     disturbed = list(context.journal.all("disturbed"))
     return Result(
         name=context.spec.name,
@@ -90,6 +107,7 @@ def tune(context: RunContext) -> Result:
         explanation=explanation,
         disturbed=len(disturbed),
         disturbed_why=disturbed[-1].data if disturbed else "",
+        recalled=replace(recall.summary, outcome=_outcome(context, recall, again)),
     )
 
 
@@ -123,8 +141,52 @@ def _explained(context: RunContext, observation: Observation, proof: Proof, tria
         return Explanation(notes=(note,))
 
 
-def prove(context: RunContext, observation: Observation, searched: Searched) -> Proof:
-    """Confirm and check finalists until one stands."""
+def prove_again(context: RunContext, observation: Observation, recall: Recall) -> Proof | None:
+    """The recorded answer of this very job, by the rules for every finalist. None: there is none.
+
+    Its first run shows whether the gain is there at all: what a wrong record costs is that run.
+    """
+    config = recall.answer
+    if config is None:
+        return None
+    context.progress.stage("confirm", f"from the history: {in_words(config, observation.defaults)}")
+    pairs = Pairs(context, config, {}, "recalled")
+    last, loss, why = None, NOT_NEEDED, _not_there(context, pairs, recall.log_gain, observation.noise)
+    if not why:
+        last = confirm(context, observation, config, pairs)
+        why = "" if last.adopted else f"not proven faster: {last.reason}"
+    if not why:
+        loss = converge(context, config, pairs)
+        why = "" if loss.verdict == "unchanged" else _why_not(loss, {})
+    if not why:
+        return Proof(config, FASTER, last, loss, recall.gains, ())
+    context.progress.note(f"the answer in the history is not proven ({why}): searching anew")
+    return Proof({}, why, last, loss, (), (Rejected(config, why),))
+
+
+def _not_there(context: RunContext, pairs: Pairs, log_gain: float, noise: float) -> str:
+    """Why the answer's first run, held against the job's first run, speaks against its recorded gain; "": it does not."""
+    before = context.stored(FIRST_RUN)
+    try:
+        after = pairs.first_candidate()
+    except SessionFailed as failure:
+        return f"it failed in a fresh process ({failure})"
+    found = math.log(pairs.cost(before) / pairs.cost(after)) if before is not None else log_gain
+    if found > log_gain / 2 - max(NOT_THERE, 3 * noise):
+        return ""
+    return f"recorded as {math.exp(log_gain):.2f}x, and {math.exp(found):.2f}x in its first fresh process"
+
+
+def _outcome(context: RunContext, recall: Recall, again: Proof | None) -> str:
+    if again is not None:
+        return "proven anew" if again.winner else "not proven"
+    if context.journal.find(PRIOR_DROPPED) is not None:
+        return "dropped"
+    return "prior" if recall.expected else ""
+
+
+def prove(context: RunContext, observation: Observation, searched: Searched, most: int = VARIANTS) -> Proof:
+    """Confirm and check finalists until one stands, at most so many."""
     trials = searched.trials
     queue = list(searched.finalists)
     if not queue:
@@ -135,7 +197,7 @@ def prove(context: RunContext, observation: Observation, searched: Searched) -> 
     seen: set[str] = set()
     last: Confirmation | None = None
     loss = NOT_NEEDED
-    while (variants or queue) and len(seen) < VARIANTS:
+    while (variants or queue) and len(seen) < most:
         candidate = (variants or queue)[0]
         finalist = candidate.config
         if key_of(finalist) in seen:  # an earlier one has come down to it
@@ -162,7 +224,7 @@ def prove(context: RunContext, observation: Observation, searched: Searched) -> 
             if not last.adopted:
                 rejected.append(Rejected(config, f"not proven faster: {last.reason}"))
                 continue
-            return Proof(config, "faster, and training converges the same way", last, loss, gains, tuple(rejected))
+            return Proof(config, FASTER, last, loss, gains, tuple(rejected))
         found = culprits(context, observation, config, pairs) if loss.verdict != "no-proof" else {}
         rejected.append(Rejected(config, _why_not(loss, found)))
         milder = (_without_others(v, observation, context, gains) for v in _milder(context, config, loss, found))

@@ -27,7 +27,8 @@ LEFT_BEHIND = ("trace-*", "stacks-*.json.gz", "nsight*")  # what a profiled sess
 def tune(job: Path, folder: Path, minutes: float, trials: int) -> Path:
     """Tune a copy of the job; returns the run directory."""
     shutil.copytree(job.parent, folder / "job", ignore=shutil.ignore_patterns("autotune-runs", "__pycache__"))
-    words = [sys.executable, "-m", "autotune", "run", job.name, "--offline", "--minutes", str(minutes), "--trials", str(trials), "--quiet"]
+    words = [sys.executable, "-m", "autotune", "run", job.name, "--no-history", "--offline", "--quiet",
+             "--minutes", str(minutes), "--trials", str(trials)]  # fmt: skip
     subprocess.run(words, cwd=folder / "job", check=True)
     (result,) = (folder / "job").glob("autotune-runs/*/result.json")
     return result.parent

@@ -85,7 +85,7 @@ def tune(
         "budget": {"minutes": minutes},
     }  # fmt: skip
     (folder / "job.yaml").write_text(json.dumps(spec))  # JSON is YAML
-    call = [sys.executable, "-m", "autotune", "run", "job.yaml", "--offline"]
+    call = [sys.executable, "-m", "autotune", "run", "job.yaml", "--no-history", "--offline"]
     with subprocess.Popen(call, cwd=folder, env=TUNER) as run:
         try:
             run.wait(None if until == float("inf") else max(0.0, until - time.monotonic()))

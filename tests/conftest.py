@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +17,22 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("MPLBACKEND", "agg")
+# No test reads or writes the user's own history of runs; each has one of its own (`own_history`).
+_DATA = tempfile.TemporaryDirectory(prefix="autotune-tests-data-")
+os.environ["XDG_DATA_HOME"] = _DATA.name
+for _name in ("AUTOTUNE_STORE", "AUTOTUNE_TEAM_STORE", "AUTOTUNE_RUNS"):
+    os.environ.pop(_name, None)
 for _name in ("AUTOTUNE_SESSION", "AUTOTUNE_MARK", "MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME"):
     os.environ.pop(_name, None)
 
 GONE_WITHIN_S = 15.0  # TERM, grace, KILL, and a machine that is busy
+
+
+@pytest.fixture(autouse=True)
+def own_history(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """What one test has its runs learn is not known to the next one."""
+    number = abs(hash(request.node.nodeid))
+    monkeypatch.setenv("XDG_DATA_HOME", str(Path(_DATA.name) / str(number)))
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ COMMANDS: dict[str, Command] = {
     "profile": Command("autotune.cli.profile", "profile", "Say why a job takes the time it takes, without tuning it."),
     "show": Command("autotune.cli.show", "show", "Show the result of a run."),
     "compare": Command("autotune.cli.compare", "compare", "Compare two runs: verdicts, knobs, times, operators."),
+    "judge": Command("autotune.cli.judge", "judge", "Judge a change: is B faster, and does it train the same way?"),
     "launch": Command("autotune.cli.launch", "launch", "Run the job with its tuned settings."),
     "export": Command(
         "autotune.cli.export", "export", "Write tuned settings as a script, for a launcher or a cluster, or as a patch of your source."
@@ -37,6 +38,7 @@ COMMANDS: dict[str, Command] = {
     "logs": Command("autotune.cli.logs", "logs", "Show what a run on a cluster has printed."),
     "stop": Command("autotune.cli.stop", "stop", "End a run on a cluster."),
     "sync": Command("autotune.cli.sync", "sync", "Send what was recorded offline to MLflow."),
+    "history": Command("autotune.cli.history", "history", "List, show, export, import or forget what earlier runs measured."),
     "knobs": Command("autotune.cli.knobs", "knobs", "List the knobs, or explain one."),
     "doctor": Command("autotune.cli.doctor", "doctor", "Show what this machine offers and which knobs apply."),
     "schema": Command("autotune.cli.schema", "schema", "Print the JSON Schema of job.yaml, for editors."),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.export.formats import FORMATS
+from autotune.export.formats import FORMATS, format_named
 
 HELP = "; ".join(f"{f.name}: {f.summary}" for f in FORMATS.values()) + "."
 
@@ -23,24 +23,20 @@ def export(
     """
     from autotune.errors import InputError
     from autotune.export.load import load_tuned
-    from autotune.job.mistakes import listing, nearest
     from autotune_trials.paths import publish
 
-    if form not in FORMATS:
-        close = nearest(form, FORMATS)
-        remedy = f"did you mean '{close}'?" if close else ""
-        raise InputError(f"no format '{form}'", where="--format", expected=listing(FORMATS), remedy=remedy)
-    text = FORMATS[form].write(load_tuned(run))
+    chosen = format_named(form)
+    text = chosen.write(load_tuned(run))
     if output is None:
         typer.echo(text, nl=False)
         return
     try:
         publish(output, text)
-        if FORMATS[form].executable:
+        if chosen.executable:
             output.chmod(output.stat().st_mode | 0o111)
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror or error}", where=str(output), expected="a file in a directory that exists") from None
-    typer.echo(f"{output}: {FORMATS[form].summary}")
-    remark = FORMATS[form].remark(text)
+    typer.echo(f"{output}: {chosen.summary}")
+    remark = chosen.remark(text)
     if remark:
         typer.echo(remark)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotune.disk import told_of_the_disk
 from autotune.errors import BaselineError, HookError, InputError, Interrupted
+
+FINISHED = "--fresh proves it again from the history, --fresh --no-history tunes it from nothing"
 
 if TYPE_CHECKING:
     from autotune.executors.base import Executor
@@ -32,6 +36,10 @@ def run(
     trials: Annotated[int | None, typer.Option(min=1, help="Most configurations to try, instead of the job file's.", show_default=False)] = None,
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
     offline: Annotated[bool, typer.Option("--offline", help="Record locally only; `autotune sync` sends it to MLflow later.")] = False,
+    no_history: Annotated[bool, typer.Option("--no-history", help="Use nothing of earlier runs, and keep nothing of this one.")] = False,
+    store: Annotated[
+        Path | None, typer.Option(help="The history's file. [default: see `autotune history --help`]", show_default=False)
+    ] = None,
     nsys: Annotated[bool, typer.Option("--nsys", help="Also capture the profiled window with Nsight Systems, where it is installed.")] = False,
     ncu: Annotated[bool, typer.Option("--ncu", help="Also measure the top kernels with Nsight Compute, where it is installed.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the closing screen only.")] = False,
@@ -41,6 +49,7 @@ def run(
 
     The same command again resumes an interrupted run.
     """
+    from autotune.history.store import own_path
     from autotune.job.load import load_job
     from autotune.job.run_dir import RUNS, check_run_dir
 
@@ -55,7 +64,8 @@ def run(
     tools = tools_asked(nsys, ncu)
     if tools and spec.traces == "none":
         spec = replace(spec, traces="finalists")  # a tool asked for by name has something to capture
-    tune_job(spec, directory, fresh=fresh, seed=seed, offline=offline, progress_kind=kind, tools=tools)
+    tune_job(spec, directory, fresh=fresh, seed=seed, offline=offline, progress_kind=kind, tools=tools,
+             store=None if no_history else store or own_path())  # fmt: skip
 
 
 def tools_asked(nsys: bool, ncu: bool) -> tuple[Tool, ...]:
@@ -67,21 +77,26 @@ def tools_asked(nsys: bool, ncu: bool) -> tuple[Tool, ...]:
 
 def tune_job(
     spec: JobSpec, run_dir: Path, *, fresh: bool = False, seed: int = 0, offline: bool = False, progress_kind: str = "auto",
-    tools: tuple[Tool, ...] = (),
+    tools: tuple[Tool, ...] = (), store: Path | None = None,
 ) -> Result:  # fmt: skip
     """Tune ``spec`` in ``run_dir``: check, resume or start, run the stages, write what comes out.
+
+    Args:
+        store: the history of earlier runs; None: none is asked or told.
 
     Raises:
         InputError, BaselineError, HookError, Interrupted: see :mod:`autotune.errors`.
     """
     with told_of_the_disk(run_dir):
-        return _tune_job(spec, run_dir, fresh, seed, offline, progress_kind, tools)
+        return _tune_job(spec, run_dir, fresh, seed, offline, progress_kind, tools, store)
 
 
 def _tune_job(
-    spec: JobSpec, run_dir: Path, fresh: bool, seed: int, offline: bool, progress_kind: str, tools: tuple[Tool, ...]
-) -> Result:
+    spec: JobSpec, run_dir: Path, fresh: bool, seed: int, offline: bool, progress_kind: str, tools: tuple[Tool, ...],
+    store: Path | None,
+) -> Result:  # fmt: skip
     from autotune.executors.side_effects import summary
+    from autotune.history.use import open_history
     from autotune.journal import Journal
     from autotune.report.result_file import load_result, write_result
     from autotune.report.terminal import open_progress
@@ -89,7 +104,8 @@ def _tune_job(
     from autotune.tracking import open_tracker, preflight, records
     from autotune.tuner import tune
 
-    if fresh:
+    other_torch = "" if fresh or store is None else _other_torch(spec, run_dir)
+    if fresh or other_torch:
         move_aside(run_dir)
     if not offline and not (run_dir / "result.json").exists():
         preflight(spec.tracking.uri, run_dir)  # before anything is written
@@ -98,9 +114,13 @@ def _tune_job(
         _claim(journal, spec, run_dir, seed)
         if journal.find("finished") is not None and (run_dir / "result.json").exists():
             result = load_result(run_dir / "result.json")
-            progress.note("this run is finished; --fresh starts a new one")
+            if edited := _edited(journal, spec):
+                progress.warning(f"{_listed(edited)} changed since this run ended: --fresh tunes the job as it is now")
+            progress.note(f"this job is tuned already: {_answer_words(result)}. {FINISHED}")
             progress.finished(result, run_dir)
             return result
+        if other_torch:
+            progress.note(f"{other_torch}: the answer of the earlier run, which was moved aside, is proven again")
         if journal.find("observation") is not None:
             progress.note(f"resuming after {journal.elapsed_s:.0f} s of earlier work")
         _compare_sources(journal, spec, progress)
@@ -108,13 +128,14 @@ def _tune_job(
             spec.tracking.uri, spec.tracking.experiment or spec.name, run_dir, offline, env=spec.env, say=progress.warning
         )
         records.begin(tracker, spec, run_dir)
+        history = None if store is None else open_history(store, progress.warning)
         stop = Stop()
         with (
             _its_end_on_record(tracker), closing(open_executor(spec, run_dir, journal, progress.note, progress.warning)) as executor,
             stop.listening(progress),
         ):  # fmt: skip
             try:
-                result = tune(RunContext(spec, executor, journal, progress, tracker, run_dir, seed, stop, tools))
+                result = tune(RunContext(spec, executor, journal, progress, tracker, run_dir, seed, stop, tools, history=history))
             except (BaselineError, HookError):
                 stop.check()  # who stops the run as a whole, as clusters do, ends its job too: that is not the job's failure
                 raise
@@ -125,6 +146,8 @@ def _tune_job(
             publish_outcome(result, spec, run_dir)
             records.record_result(tracker, result, run_dir)
             records.finish(tracker, "FINISHED", result)
+            if history is not None:
+                history.keep(spec, result, _number(journal))
             journal.append("finished", "", {})
         progress.finished(result, run_dir)
         return result
@@ -210,17 +233,58 @@ def _claim(journal: Journal, spec: JobSpec, run_dir: Path, seed: int) -> None:
         )
 
 
+def _number(journal: Journal) -> str:
+    """Of this run in the history: the same if a resumed run is kept once more."""
+    number = journal.find("number")
+    if number is None:
+        number = token_hex(16)
+        journal.append("number", "", number)
+    return str(number)
+
+
 def _compare_sources(journal: Journal, spec: JobSpec, progress: Progress) -> None:
     """Say so if the job's code is not what this run has measured so far. Until something was measured, what it is now counts."""
+    from autotune.job.sources import digests
+
+    if journal.find("observation") is None:
+        journal.append("sources", "", digests(spec.command, spec.workdir))
+    elif edited := _edited(journal, spec):
+        progress.warning(f"{_listed(edited)} changed since this run began: it would compare two versions of the job. --fresh starts anew")
+
+
+def _edited(journal: Journal, spec: JobSpec) -> list[str]:
+    """Files of the job that are not what they were when its run began."""
     from autotune.job.sources import changed, digests
 
-    now = digests(spec.command, spec.workdir)
-    if journal.find("observation") is None:
-        journal.append("sources", "", now)
-    elif edited := changed(journal.find("sources") or {}, now):
-        names = ", ".join(edited[:3]) + (f" and {len(edited) - 3} more" if len(edited) > 3 else "")
-        have = "has" if len(edited) == 1 else "have"
-        progress.warning(f"{names} {have} changed since this run began: it would compare two versions of the job. --fresh starts anew")
+    return changed(journal.find("sources") or {}, digests(spec.command, spec.workdir))
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more} {'has' if len(names) == 1 else 'have'}"
+
+
+def _answer_words(result: Result) -> str:
+    from autotune.job.configs import in_words
+
+    return f"{result.speedup.estimate:.2f}x with {in_words(result.knobs)}" if result.knobs else "nothing was proven faster"
+
+
+def _other_torch(spec: JobSpec, run_dir: Path) -> str:
+    """Both versions of torch, where a finished run of this very job was made with another one; else ""."""
+    from autotune.export.fingerprint import here
+    from autotune.journal import Journal
+    from autotune.report.result_file import load_result
+
+    if spec.executor.kind != "local" or not (run_dir / "result.json").exists():
+        return ""
+    with closing(Journal(run_dir / "journal.jsonl", _clock())) as journal:
+        study = journal.find("study") or {}
+        if journal.find("finished") is None or study.get("digest") != spec.digest():
+            return ""
+    before = load_result(run_dir / "result.json").observation.machine.torch_version
+    now = here(spec.command, {**os.environ, **spec.env}, spec.workdir).torch_version
+    return f"torch {before} → {now}" if now and before and now != before else ""
 
 
 def _clock() -> Callable[[float], float]:

@@ -29,17 +29,25 @@ def show(
     gains: Annotated[bool, typer.Option("--gains", help="Print how the gain builds up, and which knobs mattered.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Print all of it, in the order of the report.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print result.json.")] = False,
+    sarif: Annotated[bool, typer.Option("--sarif", help="Print the findings as SARIF, for editors and code scanning.")] = False,
 ) -> None:
     """Show the result of a finished run."""
     from autotune.errors import InputError
     from autotune.report.result_file import load_result, shown_from
 
     parts = {"summary": summary, "findings": findings, "operators": operators, "gains": gains, "trials": trials}
-    if json and (everything or any(parts.values())):
-        given = "--all" if everything else next(f"--{name}" for name, wanted in parts.items() if wanted)
-        raise InputError(f"{given} and --json exclude each other", where="autotune show", expected="one of them")
+    alone = [f"--{name}" for name, wanted in (("json", json), ("sarif", sarif)) if wanted]
+    others = [f"--{name}" for name, wanted in (("all", everything), *parts.items()) if wanted]
+    if alone and len(alone) + len(others) > 1:
+        raise InputError(f"{' and '.join([*others, *alone][:2])} exclude each other", where="autotune show", expected="one of them")
     path = find_result(run)
     result = load_result(path)
+    if sarif:
+        from autotune import __version__
+        from autotune.report.sarif import sarif as sarif_text
+
+        typer.echo(sarif_text(result.explanation.findings, __version__).rstrip("\n"))
+        return
     if json:
         import json as json_module
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 
 from autotune.executors.base import Executor, FixedRun, LiveSession, SessionFailed
-from autotune.job.spec import JobSpec
+from autotune.job.spec import EXECUTORS, JobSpec
 from autotune_spaces.facts import Machine
 
 __all__ = ["Executor", "FixedRun", "LiveSession", "SessionFailed", "executor_for"]
@@ -15,7 +16,9 @@ __all__ = ["Executor", "FixedRun", "LiveSession", "SessionFailed", "executor_for
 Tell = Callable[[str], None]
 
 
-def executor_for(spec: JobSpec, run_dir: Path, *, like: Machine | None = None, say: Tell = print, warn: Tell = print) -> Executor:
+def executor_for(
+    spec: JobSpec, run_dir: Path, *, like: Machine | None = None, say: Tell = print, warn: Tell = print
+) -> Executor:
     """The executor job.yaml asks for.
 
     Args:
@@ -23,25 +26,9 @@ def executor_for(spec: JobSpec, run_dir: Path, *, like: Machine | None = None, s
         say, warn: told what a person should know of where sessions run.
 
     Raises:
-        InputError: a kind that does not exist, a replay table that cannot be read, a cluster that cannot be reached.
+        InputError: a cluster that cannot be reached.
+        KeyError: there is no such executor.
     """
-    from autotune.errors import InputError
-
-    if spec.executor.kind == "local":
-        from autotune.executors.local import LocalExecutor
-
-        return LocalExecutor(spec, run_dir, say)
-    if spec.executor.kind == "ray":
-        from autotune.executors.cluster.executor import RayExecutor
-
-        return RayExecutor(spec, run_dir, like=like, say=say, warn=warn)
-    if spec.executor.kind == "replay":
-        from autotune.executors.replay import ReplayExecutor, load_table
-
-        table = spec.executor.options.get("table")
-        if not table:
-            raise InputError("executor replay needs a table", expected="executor: {replay: {table: costs.json}}")
-        return ReplayExecutor(load_table(spec.workdir / str(table)))
-    raise InputError(
-        f"there is no executor {spec.executor.kind!r}", where="executor", expected="local, ray, replay", remedy="write `executor: local`"
-    )
+    module = importlib.import_module(EXECUTORS[spec.executor.kind])
+    executor: Executor = module.open_executor(spec, run_dir, like=like, say=say, warn=warn)
+    return executor

@@ -54,6 +54,11 @@ runpy.run_module("autotune_trials.measure.peaks", run_name="__main__")
 FIRST_SEED = 1000  # what {seed} is in the job's own run; run k of a seeded series gets FIRST_SEED + k
 
 
+def open_executor(spec: JobSpec, run_dir: Path, *, say: Callable[[str], None], **_: object) -> LocalExecutor:
+    """As :func:`autotune.executors.executor_for`."""
+    return LocalExecutor(spec, run_dir, say)
+
+
 class LocalLiveSession(LiveSession):
     """One running job, between whose iterations live knobs are switched."""
 

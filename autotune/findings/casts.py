@@ -20,7 +20,7 @@ class Casts(Rule):
         "casts up itself. The cost is "
         "the time of the copies with the shapes of those tensors, in forward and backward: their share of all operator time, taken of "
         "the time the watched "
-        f"iterations computed; told from {COST_SHARE:.0%} of an iteration. Source: the list of operators that autocast keeps in float32, "
+        f"iterations computed; reported from {COST_SHARE:.0%} of an iteration on. Source: the list of operators that autocast keeps in float32, "
         "https://docs.pytorch.org/docs/stable/amp.html."
     )
 

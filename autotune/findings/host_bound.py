@@ -13,7 +13,7 @@ IDLE_SHARE = 0.15
 
 class HostBound(Rule):
     name = "host-bound"
-    title = "Blank time on the device"
+    title = "The device sits idle"
     card = (
         f"At least {IDLE_SHARE:.0%} of the profiled iterations no kernel and no copy runs on the device. The cost is that time, without what more "
         "particular findings explain of it. The places are the lines at which the training thread was seen meanwhile. Only on a GPU."

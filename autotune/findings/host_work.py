@@ -37,7 +37,7 @@ class HostWork(Rule):
     def judge(self, case: Case) -> list[Finding]:
         evidence, whole = case.evidence, iteration_s(case)
         if case.on_device:
-            raise NotJudgeable("the device may compute meanwhile; blank time on the device is judged instead")
+            raise NotJudgeable("the device may compute meanwhile; idle time of the device is judged instead")
         if "frames" in evidence.blind:
             raise NotJudgeable(evidence.blind["frames"])
         slow = set(slow_iterations(working_s(evidence)))

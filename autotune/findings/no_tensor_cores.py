@@ -22,7 +22,7 @@ class NoTensorCores(Rule):
         f"On a GPU with Tensor cores (compute capability {TENSOR_CORES[0]}.{TENSOR_CORES[1]} on), float32 products with dimensions of at "
         f"least {SMALLEST} run on "
         "other units: no kernel of theirs has a Tensor-core name, or, where kernels are not known, neither TF32 nor autocast is on. The cost is what the "
-        f"measured peaks say would be saved at the same distance from the roof; told from {COST_SHARE:.0%} of an iteration."
+        f"measured peaks say would be saved at the same distance from the roof; reported from {COST_SHARE:.0%} of an iteration on."
     )
     knob = "amp_dtype"
     also = ("matmul_precision",)

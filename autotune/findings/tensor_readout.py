@@ -6,7 +6,7 @@ from autotune.findings.base import Case
 from autotune.findings.sites import LEAST_SHARE, Site, SiteRule, times
 
 CALLED = {
-    "item": ".item()", "tolist": ".tolist()", "numpy": ".numpy()", "bool": "takes the truth of a tensor", "float": "float(…)", "int": "int(…)",
+    "item": ".item()", "tolist": ".tolist()", "numpy": ".numpy()", "bool": "evaluates a tensor as a bool", "float": "float(…)", "int": "int(…)",
 }
 
 

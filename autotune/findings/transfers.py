@@ -15,7 +15,7 @@ class TransfersNotOverlapped(Rule):
     title = "Copies to the device wait"
     card = (
         "Batches are copied to the device from memory that is not pinned, or by blocking calls, so that copying does not overlap with computing. "
-        f"The cost is the time the stream copies, at most what the host waited in the calls; told from {COPY_SHARE:.0%} of an iteration. Only on a GPU. "
+        f"The cost is the time the stream copies, at most what the host waited in the calls; reported from {COPY_SHARE:.0%} of an iteration on. Only on a GPU. "
         "Source: PyTorch, \"A guide on good usage of non_blocking and pin_memory()\"."
     )
     knob = "pin_memory"

@@ -7,10 +7,11 @@ python -m autotune.job.docs --check docs/job.md   exit with 1 if it is out of da
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from autotune.job.schema import json_schema
+from autotune.job.spec import EXECUTORS
 from autotune_spaces.docs import write_page
 
 HEAD = """\
@@ -54,11 +55,15 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
         if "$ref" in entry:
             yield from _inner(key, _model(schema, entry))
         elif key == "executor":
-            yield key, "`local`, `ray` or mapping", "`local`", entry["description"]
+            yield key, f"{_names(EXECUTORS)} or mapping", "`local`", entry["description"]
             yield from _inner("executor.ray", schema["$defs"]["Ray"])
         else:
             needed = key in schema["required"]
             yield key, _kind(entry), "" if needed else _default(entry), entry["description"]
+
+
+def _names(words: Iterable[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
 
 
 def _model(schema: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:

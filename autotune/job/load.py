@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from autotune.errors import InputError
 from autotune.job import command as commands
 from autotune.job.mistakes import Mistake, nearest, to_error
@@ -229,7 +231,8 @@ def _convergence(parsed: ParsedConvergence) -> Convergence:
 
 
 def _executor(parsed: ParsedExecutor) -> ExecutorSpec:
-    return ExecutorSpec() if parsed.ray is None else ExecutorSpec("ray", parsed.ray.model_dump())
+    settings: BaseModel | None = getattr(parsed, parsed.name, None)
+    return ExecutorSpec(parsed.name, {} if settings is None else settings.model_dump())
 
 
 def _beside(uri: str | None, home: Path) -> str | None:

@@ -11,13 +11,14 @@ import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, StringConstraints
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 from autotune.job.mistakes import listing, nearest
+from autotune.job.spec import EXECUTORS
 from autotune.secrets import mask_url
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
-EXECUTORS = ("local", "ray")
 RAY_ADDRESSES = ("auto", "local")
 LAST_PORT = 65535
 WORKDIRS = ("ship", "shared")
@@ -109,18 +110,18 @@ def _objective(value: object) -> object:
 
 
 def _executor(value: object) -> object:
-    """``local``, ``ray`` and ``{ray: …}`` as the mapping that :class:`Executor` is made of."""
+    """A name, or a mapping of the name to settings, as the mapping that :class:`Executor` is made of."""
     if isinstance(value, Executor):
         return value
-    kind = next(iter(value), None) if isinstance(value, dict) else value
-    if not isinstance(kind, str) or kind not in EXECUTORS or (isinstance(value, dict) and len(value) != 1):
-        raise wrong(f"executor is {shown(kind)}", listing(EXECUTORS), nearest(kind, EXECUTORS))
-    options = value[kind] if isinstance(value, dict) else None
-    if kind == "local":
+    name = next(iter(value), None) if isinstance(value, dict) else value
+    if not isinstance(name, str) or name not in EXECUTORS or (isinstance(value, dict) and len(value) != 1):
+        raise wrong(f"executor is {shown(name)}", listing(EXECUTORS), nearest(name, EXECUTORS))
+    if name not in Executor.model_fields:
         if isinstance(value, dict):
-            raise wrong("the local executor takes no settings", "executor: local")
-        return {}
-    return {"ray": {} if options is None else options}
+            raise wrong(f"the {name} executor takes no settings", f"executor: {name}")
+        return {"name": name}
+    settings = value[name] if isinstance(value, dict) else None
+    return {"name": name, name: {} if settings is None else settings}
 
 
 def _address(value: object) -> str:
@@ -302,6 +303,7 @@ class Ray(_Model):
 class Executor(_Model):
     """Where the job runs."""
 
+    name: SkipJsonSchema[str] = "local"
     ray: Ray | None = Field(None, description="On a Ray cluster.")
 
 
@@ -348,7 +350,7 @@ class JobFile(_Model):
     convergence: Convergence = Field(default_factory=lambda: Convergence())
     budget: Budget = Field(default_factory=lambda: Budget())
     executor: Annotated[
-        Executor, BeforeValidator(_executor, json_schema_input_type=Literal["local", "ray"] | Executor)
+        Executor, BeforeValidator(_executor, json_schema_input_type=Literal[*EXECUTORS] | Executor)
     ] = Field(
         default_factory=lambda: Executor(),
         description="local: on this machine. ray, or ray with settings: on a Ray cluster, see docs/ray.md.",

@@ -61,6 +61,10 @@ class SideEffects:
     keep: tuple[str, ...] = ()  # patterns relative to the working directory
 
 
+EXECUTORS = {  # name in job.yaml -> module, whose open_executor() makes one
+    "local": "autotune.executors.local",
+    "ray": "autotune.executors.cluster.executor",
+}
 SHARE_OPTIONS = ("gpus_per_slot", "cpus_per_slot", "nodes_per_slot")
 
 

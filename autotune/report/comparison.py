@@ -9,7 +9,7 @@ Runs of other hardware, another torch or another command are unlike; that is ask
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,10 +129,14 @@ def knob_rows(a: Result, b: Result) -> tuple[KnobRow, ...]:
 
 def operator_rows(a: Result, b: Result) -> tuple[OperatorRow, ...]:
     """The operators of the job as it runs after tuning that take most more or less time, of those both profiles can tell."""
-    times = [_times_s(result) for result in (a, b)]
-    if not all(times):
+    return changed_operators(_times_s(a), _times_s(b))
+
+
+def changed_operators(a: Mapping[str, float], b: Mapping[str, float]) -> tuple[OperatorRow, ...]:
+    """Operators whose seconds an iteration differ most; () if one side has none."""
+    if not a or not b:
         return ()
-    rows = [OperatorRow(words.clean(name, 80), times[0].get(name, 0.0), times[1].get(name, 0.0)) for name in {**times[0], **times[1]}]
+    rows = [OperatorRow(words.clean(name, 80), a.get(name, 0.0), b.get(name, 0.0)) for name in {**a, **b}]
     return tuple(sorted(rows, key=lambda row: -abs(row.b_s - row.a_s))[:MOST_OPERATORS])
 
 
@@ -154,14 +158,19 @@ def findings_apart(a: Result, b: Result) -> tuple[tuple[Finding, ...], tuple[Fin
     """Findings that stand after the run in one of the two only. A line that moved is the same place if its function is."""
     if not all(r.explanation.rules or r.explanation.findings for r in (a, b)):
         return (), ()  # one of them was never looked through: what it lacks says nothing
+    return apart(a.explanation.findings, b.explanation.findings)
+
+
+def apart(a: Sequence[Finding], b: Sequence[Finding]) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """Findings that stand in one of two lists only."""
     left, right = _standing(a), _standing(b)
     return tuple(f for key, f in left.items() if key not in right), tuple(f for key, f in right.items() if key not in left)
 
 
-def _standing(result: Result) -> dict[tuple[str, str, str | int], Finding]:
+def _standing(findings: Sequence[Finding]) -> dict[tuple[str, str, str | int], Finding]:
     """What is not cured: a finding of both sides is told once, as one of the baseline's."""
     found: dict[tuple[str, str, str | int], Finding] = {}
-    for finding in result.explanation.findings:
+    for finding in findings:
         if not finding.cured:
             place = finding.place
             where: tuple[str, str | int] = ("", "") if place is None else (Path(place.file).name, place.function or place.line)

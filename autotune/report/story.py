@@ -168,7 +168,7 @@ def _gain_note(gain: KnobGain | None, planned_steps: object) -> str:
     if words.known(gain.start_up_s) and gain.start_up_s > 0:
         said = f"costs {words.duration_words(gain.start_up_s)} at start"
         if gain.break_even_steps is not None:
-            said += f", won back after {words.plural(gain.break_even_steps, 'step')}"
+            said += f", paid back after {words.plural(gain.break_even_steps, 'step')}"
             said += f" of {planned_steps:,} planned" if words.known(planned_steps) else ""
         parts.append(said)
     if gain.reason and (gain.speedup is None or not gain.kept):

@@ -27,6 +27,13 @@ class QuietProgress(Progress):
             self._line(closing_text(event.source["result"], event.source["run_dir"]).rstrip("\n"))
 
 
+class SilentProgress(Progress):
+    """Nothing, for callers from Python."""
+
+    def show(self, event: Event) -> None:
+        pass
+
+
 class JsonProgress(Progress):
     """One JSON object a line: ``event``, ``time_s`` and the fields docs/events.md lists. ASCII, no NaN."""
 
@@ -56,7 +63,7 @@ class PlainProgress(Progress):
 
 
 def open_progress(kind: str, budget_s: float, stream: IO[str] | None = None, spent_s: float = 0.0) -> Progress:
-    """The progress for ``kind``: "auto" (a live table on a terminal, else plain lines), "quiet" or "json".
+    """The progress for ``kind``: "auto" (a live table on a terminal, else plain lines), "quiet", "silent" or "json".
 
     Args:
         budget_s: the time the run may take, for the clock.
@@ -69,10 +76,12 @@ def open_progress(kind: str, budget_s: float, stream: IO[str] | None = None, spe
     stream = sys.stdout if stream is None else stream
     if kind == "quiet":
         return QuietProgress(stream)
+    if kind == "silent":
+        return SilentProgress(stream)
     if kind == "json":
         return JsonProgress(stream)
     if kind != "auto":
-        raise ValueError(f"{kind!r} is not a way to show progress: auto, quiet or json")
+        raise ValueError(f"{kind!r} is not a way to show progress: auto, quiet, silent or json")
     if _can_draw(stream):
         from autotune.report.live import RichProgress
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.job.configs import key_of, normalise
 from autotune.job.spec import SearchSpace
 from autotune.results import Trial
-from autotune.search.storage import OneWriterJournal, remember_less
+from autotune.search.memory import remember_less
 from autotune_spaces.base import Config, Value
 
 if TYPE_CHECKING:
@@ -177,8 +177,9 @@ def _open_study(path: Path, seed: int, kind: str) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
 
-        storage = JournalStorage(OneWriterJournal(path))
+        storage = JournalStorage(JournalFileBackend(str(path)))
         samplers = optuna.samplers
         sampler = samplers.RandomSampler(seed=seed) if kind == "random" else samplers.TPESampler(seed=seed, group=True, n_startup_trials=8)
         study = optuna.create_study(study_name="autotune", storage=storage, sampler=sampler, direction="minimize")

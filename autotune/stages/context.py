@@ -15,6 +15,7 @@ from pathlib import Path
 from autotune.errors import Interrupted
 from autotune.executors.base import Executor
 from autotune.explain.nsight import Tool
+from autotune.history.use import History
 from autotune.job.spec import JobSpec
 from autotune.journal import Journal
 from autotune.report.progress import Progress
@@ -67,7 +68,13 @@ class Stop:
 
     @contextmanager
     def listening(self, progress: Progress) -> Iterator[None]:
-        """Turn the first signal into a request; the second one interrupts at once, and SIGTERM after a while by itself."""
+        """Turn the first signal into a request; the second one interrupts at once, and SIGTERM after a while by itself.
+
+        Only the main thread may handle signals: called from another one, they stay its owner's business.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
 
         def handle(number: int, _frame: object) -> None:
             if self._asked.is_set():
@@ -105,6 +112,7 @@ class RunContext:
     seed: int = 0
     stop: Stop = field(default_factory=Stop)
     nsight: tuple[Tool, ...] = ()  # external profilers asked for, in the explain stage
+    history: History | None = None  # of earlier runs; None: it is not asked and not told
     nvtx_modules: int = 0  # in profiled windows: ranges for modules down to this depth
 
     def out_of_time(self, ahead_s: float = 0.0) -> bool:

@@ -201,7 +201,7 @@ def profiled(context: RunContext, name: str, config: Config) -> Record:
     label = f"profile-{name}"
 
     def measure() -> Record:
-        context.progress.fixed_run(f"profile of the {name}", 1, 1, config)
+        context.progress.fixed_run(f"profile, {name}", 1, 1, config)
         request = FixedRun(
             config, seed=0, steps=SETTLE_STEPS, min_seconds=SETTLE_SECONDS, profile=True, label=label, nvtx_modules=context.nvtx_modules
         )

@@ -12,10 +12,11 @@ knobs that are not worth their price.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from autotune.executors.base import SessionFailed
+from autotune.history.use import Expected
 from autotune.job.configs import live_domains
 from autotune.results import Interval, KnobGain, Observation, Trial
 from autotune.search.focus import LOADER_KINDS, knobs_that_matter
@@ -39,7 +40,9 @@ class Found:
     stopped: str  # why the search ended, for the user
 
 
-def search_live(context: RunContext, observation: Observation) -> tuple[list[Trial], Found]:
+def search_live(
+    context: RunContext, observation: Observation, expected: Sequence[Expected] = ()
+) -> tuple[list[Trial], Found]:
     """Search what can be switched in a running job.
 
     Raises:
@@ -51,7 +54,7 @@ def search_live(context: RunContext, observation: Observation) -> tuple[list[Tri
     later: tuple[str, ...] = ()
     if waiting_share(observation) > MOSTLY:  # nothing but the loader can be felt
         names, later = knobs_that_matter(observation.bottleneck, observation.domains)
-    study = ModelStudy(context, observation, [name for name in names if name in domains], loader_binds=bool(later))
+    study = ModelStudy(context, observation, [name for name in names if name in domains], loader_binds=bool(later), expected=expected)
     study.restore()
     _measure(study, context)
     if later and not study.waits_still():

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from autotune.errors import BaselineError
+from autotune.history.use import Expected
 from autotune.job.configs import key_of, live_domains, normalise
 from autotune.results import Anatomy, Observation, Trial
 from autotune.search.focus import AT_CEILING, LOADER_KINDS, SURE, at_ceiling
-from autotune.search.model import FIRST_LOOK, Answer, ModelSearch, Plot, SearchKnob
+from autotune.search.model import FIRST_LOOK, RECALLED, Answer, ModelSearch, Plot, SearchKnob
 from autotune.search.seeds import guess
 from autotune.secrets import mask_command
 from autotune.stages.budget import search_ends_s
@@ -36,6 +37,8 @@ PRICES = {Numerics.EXACT: 0.005, Numerics.ROUNDING: 0.01, Numerics.STATISTICAL: 
 COMPILE_S: dict[Value, float] = {  # until one was seen
     "default": 20.0, "regional": 10.0, "static": 20.0, "dynamic": 20.0, "reduce-overhead": 25.0, "max-autotune": 60.0,
 }  # fmt: skip
+PRIOR_DROPPED = "prior-dropped"  # in the journal
+MOST_MISPREDICTED = 3  # values that did not do what the history says
 MOST_ALIKE = 4  # blocks of one configuration in a plot
 SWITCH_S = 1.5  # a dear knob, until one was seen
 AGES_S = 1e7
@@ -80,7 +83,10 @@ class _Seen:
 class ModelStudy:
     """The model, what it was told, and the trials that makes. One lane at a time asks or tells."""
 
-    def __init__(self, context: RunContext, observation: Observation, names: Sequence[str], loader_binds: bool) -> None:
+    def __init__(
+        self, context: RunContext, observation: Observation, names: Sequence[str], loader_binds: bool,
+        expected: Sequence[Expected] = (),
+    ) -> None:  # fmt: skip
         self.context, self.observation, self._loader_binds = context, observation, loader_binds
         self.space = context.spec.search_space
         self._domains = live_domains(observation.domains, observation.defaults, self.space)
@@ -96,6 +102,9 @@ class ModelStudy:
         self._switch_s: list[float] = []
         self._block_s: list[float] = []
         self._compile_s = dict(COMPILE_S)
+        self._expected = {(e.knob, e.value): e.effect for e in expected}
+        if context.journal.find(PRIOR_DROPPED) is not None:
+            self._expected = {}
         self._began_s = self._begin()
         self._model_of_names: ModelSearch | None = None
 
@@ -125,6 +134,7 @@ class ModelStudy:
             bottleneck="loader" if self._loader_binds else "compute" if observation.bottleneck in LOADER_KINDS else observation.bottleneck,
             seed=self.context.seed, noise=min(max(observation.noise, 0.02), 0.2),
             compile_start_up_s=self._compile_s, planned_s=self.context.spec.planned_steps * observation.anatomy.iteration_s,
+            expected=self._expected,
         )
         for row in self._rows:
             if set(row[0]) <= set(self.names):
@@ -179,7 +189,7 @@ class ModelStudy:
                 switch_s={"loader": sum(switches) / len(switches) if switches else SWITCH_S} if self._has_dear() else {},
             )
             self.stopped = self.model.stopped
-            if self._loader_binds and plot is not None and plot.purpose != FIRST_LOOK and not self.waits_still():
+            if self._loader_binds and plot is not None and plot.purpose not in (FIRST_LOOK, RECALLED) and not self.waits_still():
                 self.stopped = "the job no longer waits for batches most of its time"
                 return None
             if plot is not None and len({key_of(config) for config in plot.blocks}) == 1:  # no cheap knob is left to alternate
@@ -234,9 +244,19 @@ class ModelStudy:
                 ))  # fmt: skip
             self.context.journal.append("plot", "", encode(records))  # whole: a resumed search goes on between two plots
             new = [seen for record in records for seen in self._learn(record)]
+            self._check_expected()
             for seen in new:
                 self.context.progress.trial(self._trial(seen), self.best())
         self.context.stop.check()
+
+    def _check_expected(self) -> None:
+        """A history that is wrong too often is not asked any more in this run."""
+        wrong = self.model.mispredicted() if self._expected else ()
+        if len(wrong) >= MOST_MISPREDICTED:
+            self.context.journal.append(PRIOR_DROPPED, "", [list(item) for item in wrong])
+            names = ", ".join(f"{name}={value}" for name, value in wrong)
+            self.context.progress.note(f"the history of alike jobs is wrong about {names}: it is dropped")
+            self._expected, self._model_of_names = {}, None
 
     def given_up(self, plot: Plot, reason: str) -> None:
         """Nothing came of this plot: what was new in it is not tried again."""

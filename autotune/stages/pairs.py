@@ -75,6 +75,15 @@ class Pairs:
 
         spread(self.context, lambda: next(pieces_left, None), serve, give_up)
 
+    def first_candidate(self) -> Record:
+        """The candidate's run of the first pair, by itself for now; :meth:`ensure` makes the other one.
+
+        Raises:
+            SessionFailed: it failed.
+        """
+        self.context.progress.fixed_run(f"{self.label}: candidate", 1, 2, self.configs["candidate"])
+        return self._run(self.context, "candidate", 0)
+
     def _pair(self, context: RunContext, seed: int, pairs: int) -> None:
         """Both runs of one seed, on one machine: what is there of another machine is measured again."""
         order = ("reference", "candidate") if seed % 2 == 0 else ("candidate", "reference")
@@ -83,9 +92,14 @@ class Pairs:
         for position, side in enumerate(order):
             record = known[side]
             if record is None or not (whole or node_of(record) == context.executor.node):
-                context.progress.fixed_run(f"{self.label}: {side}", 2 * seed + position + 1, 2 * pairs, self.configs[side])
+                label, config = self._shown(side)
+                context.progress.fixed_run(label, 2 * seed + position + 1, 2 * pairs, config)
                 record = self._measured(context, side, seed)
             getattr(self, side)[seed] = record
+
+    def _shown(self, side: str) -> tuple[str, Config]:
+        """What a run is called while it is made, and its settings."""
+        return f"{self.label}: {side}", self.configs[side]
 
     def known(self, pairs: int) -> bool:
         """Whether so many pairs of this label and these two configurations have been made already, by this run or an earlier process of it."""

@@ -18,6 +18,7 @@ from statistics import median
 
 from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
+from autotune.history.use import Expected
 from autotune.job.configs import key_of, live_domains, normalise, without
 from autotune.job.spec import SearchSpace
 from autotune.results import KnobGain, Observation, Trial
@@ -60,8 +61,11 @@ class Searched:
     finalists: tuple[Finalist, ...]  # best first
 
 
-def search(context: RunContext, observation: Observation) -> Searched:
+def search(context: RunContext, observation: Observation, expected: Sequence[Expected] = ()) -> Searched:
     """All that was tried, and what is to be proven; what an earlier process measured comes from the journal.
+
+    Args:
+        expected: what the history of alike jobs says; of the model only.
 
     Raises:
         BaselineError: the unchanged job cannot be measured.
@@ -71,19 +75,24 @@ def search(context: RunContext, observation: Observation) -> Searched:
     trials = [decode(Trial, e.data) for e in context.journal.all("trial")]
     stored = context.journal.find("search-done")
     if stored is None and observation.domains:
-        found = (_with_model if context.spec.search == "model" else _with_sampler)(context, observation, trials)
+        if context.spec.search == "model":
+            found = _with_model(context, observation, trials, expected)
+        else:
+            found = _with_sampler(context, observation, trials)
         stored = {"finalists": encode(found)}
         context.journal.append("search-done", "", stored)
     return Searched(tuple(trials), tuple(decode(Finalist, f) for f in (stored or {}).get("finalists", ())))
 
 
-def _with_model(context: RunContext, observation: Observation, trials: list[Trial]) -> tuple[Finalist, ...]:
+def _with_model(
+    context: RunContext, observation: Observation, trials: list[Trial], expected: Sequence[Expected]
+) -> tuple[Finalist, ...]:
     """The model's answer, with the process knobs on top of it that pay."""
     stored = context.journal.find("found")
     domains = live_domains(observation.domains, observation.defaults, context.spec.search_space)
     study = Proposer(context.run_dir / "optuna.log", context.spec.search_space, domains, observation.defaults, context.seed)
     if stored is None:
-        measured, found = search_live(context, observation)
+        measured, found = search_live(context, observation, expected)
         known = {key_of(t.config) for t in trials}
         for trial in measured:
             if key_of(trial.config) not in known:

@@ -33,6 +33,7 @@ from autotune_trials.paths import publish
 T = TypeVar("T")
 
 KEY_TAG = "autotune.key"
+KIND_TAG, MODEL_TRAINING = "mlflow.experimentKind", "custom_model_development"  # which view MLflow's UI opens
 METRICS_A_CALL, OTHERS_A_CALL = 800, 100  # log_batch takes 1000 in all, 100 of them params and 100 tags
 LONGEST_PARAM, LONGEST_TAG = 6000, 5000  # characters MLflow keeps
 DOUBT_S = 300.0  # a request that was given up is not carried out later than this
@@ -141,7 +142,8 @@ class Sender:
         found = client.get_experiment_by_name(self.experiment)
         if found is None:
             try:
-                return client.create_experiment(self.experiment, artifact_location=self.store.artifact_location)
+                place = self.store.artifact_location
+                return client.create_experiment(self.experiment, artifact_location=place, tags={KIND_TAG: MODEL_TRAINING})
             except Exception:  # each kind of store has its own; another study may have been faster
                 found = client.get_experiment_by_name(self.experiment)
                 if found is None:

@@ -117,8 +117,19 @@ def finish(tracker: Tracker, status: str, result: Result | None = None) -> None:
         tracker.finish(status, {}, {})
         return
     params = {**_params(result.knobs, result.baseline), "verdict": result.verdict}
-    tracker.finish(status, params, {"autotune.verdict": result.verdict, "autotune.reason": result.reason,
-                                    "autotune.loss": result.loss.verdict})
+    tags = {"autotune.verdict": result.verdict, "autotune.reason": result.reason, "autotune.loss": result.loss.verdict}
+    tracker.finish(status, params, {**tags, "mlflow.note.content": description(result)})
+
+
+def description(result: Result) -> str:
+    """What MLflow shows on top of the study's page, as Markdown."""
+    if result.verdict == "tuned":
+        it = result.speedup
+        lines = [f"**{it.estimate:.2f}× faster** (95 % interval {it.low:.2f}–{it.high:.2f}), loss {result.loss.verdict}.", ""]
+        lines += [f"- `{name}`: {result.baseline.get(name)} → **{value}**" for name, value in result.knobs.items()]
+    else:
+        lines = [f"**Keep your settings**: {result.reason}."]
+    return "\n".join([*lines, "", "The whole report is `report.html` under Artifacts; `tuned.yaml` beside it launches the job."])
 
 
 def _params(config: Mapping[str, Value], defaults: Mapping[str, Value]) -> dict[str, object]:

@@ -108,7 +108,7 @@ def ours(job: str, minutes: float, seed: int, again: bool) -> dict[str, Any]:
     if (known := records.find("answer", f"ours/{minutes:g}/{seed}")) and not again:
         return known
     run_dir = log.with_suffix("")
-    command = [sys.executable, "-m", "autotune", "run", str(job_file(job)), "--run-dir", str(run_dir), "--minutes", f"{minutes:g}",
+    command = [sys.executable, "-m", "autotune", "run", str(job_file(job)), "--no-history", "--run-dir", str(run_dir), "--minutes", f"{minutes:g}",
                "--seed", str(seed), "--offline", "--quiet", *(["--fresh"] if again else [])]  # fmt: skip
     begin = time.monotonic()
     with log.open("w") as output:

@@ -101,7 +101,7 @@ def run(kind: str, seed: int, minutes: float) -> dict:
         "traces": "none", "tracking": {"uri": "none"}, "env": {"OMP_WAIT_POLICY": "passive"},
     }  # fmt: skip
     (folder / "job.yaml").write_text(json.dumps(job), encoding="utf-8")
-    command = [sys.executable, "-m", "autotune", "run", str(folder / "job.yaml"), "--run-dir", str(folder / "run"),
+    command = [sys.executable, "-m", "autotune", "run", str(folder / "job.yaml"), "--no-history", "--run-dir", str(folder / "run"),
                "--minutes", f"{minutes:g}", "--seed", str(seed), "--offline", "--quiet"]  # fmt: skip
     begin = time.monotonic()
     with (folder / "log").open("w") as output:

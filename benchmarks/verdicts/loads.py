@@ -43,6 +43,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces")]
 
 from autotune.stages.fresh import REMEASURED  # noqa: E402
+from autotune.verdict.difference import LOOKS as JUDGE_LOOKS  # noqa: E402
+from autotune.verdict.difference import Difference, difference  # noqa: E402
 from autotune.verdict.sequential import robust_mean, t_quantile  # noqa: E402
 from autotune.verdict.speedup import LOOKS, MINIMUM_GAIN, SpeedDecision, choose, decide, live_log_ratio  # noqa: E402
 from autotune.verdict.timing import cost_per_sample, disturbed, drop_start, warm_up_end  # noqa: E402
@@ -50,7 +52,7 @@ from autotune_trials.measure.machine_load import between, snapshot  # noqa: E402
 from autotune_trials.protocol.messages import Window  # noqa: E402
 
 LOADS = ("quiet", "drifting", "bursty, seen", "bursty, unseen")
-PLANTED = {"1.00": (30, 30), "1.03": (34, 33), "1.15": (23, 20), "0.90": (27, 30)}  # training steps: baseline, candidate
+PLANTED = {"1.00": (30, 30), "1.03": (34, 33), "1.15": (23, 20), "0.90": (27, 30), "0.95": (19, 20)}  # training steps: baseline, candidate
 CHOICES = (33, 30, 31, 29, 25)  # candidates of one choice, beside a baseline of 30: the last is 16 % ahead of the next
 CHOICE_BASELINE, FINALISTS, CONFIRMATIONS = 30, 2, 3  # as in the confirm stage
 SAMPLES = 256.0  # an iteration, on both sides: as many for less work
@@ -211,6 +213,23 @@ class Core:
                 break
         return Confirmed(decision, len(ratios), 2 * len(ratios) + again, again)
 
+    def judge(self, a: int, b: int) -> tuple[Difference, int]:
+        """(what `autotune judge` says of two sides, runs measured again); ten minutes are never used up here."""
+        ratios: list[float] = []
+        levels: list[float] = []
+        calm: tuple[list[Window], list[Window]] = ([], [])
+        again = 0
+        for look, pairs in enumerate(JUDGE_LOOKS):
+            for i in range(len(ratios), pairs):
+                ratio, level, repeated = self._pair(a, b, i, calm)
+                ratios.append(ratio)
+                levels.append(level)
+                again += repeated
+            found = difference(ratios, look=look, levels=levels)
+            if found.state != "open":
+                break
+        return found, again
+
     def choice(self, seed: int) -> tuple[int | None, Confirmed | None]:
         """(what is adopted of CHOICES, its confirmation), by a live comparison and the confirmation of its finalists."""
         windows = [self._told(w) for w in self._in_a_fork(_live, CHOICE_BASELINE, CHOICES, seed)]
@@ -258,7 +277,7 @@ class Core:
 
 @dataclass(frozen=True)
 class Task:
-    what: str  # "truth", "confirm", "choice"
+    what: str  # "truth", "confirm", "choice", "judge"
     planted: str = ""
     seed: int = 0
     pairs: int = 0  # of a truth
@@ -270,6 +289,8 @@ def _work(pipe: Connection, tasks: Sequence[Task], core: int, *how: Any) -> None
         for task in tasks:
             if task.what == "choice":
                 pipe.send((task, place.choice(task.seed)))
+            elif task.what == "judge":
+                pipe.send((task, place.judge(*PLANTED[task.planted])))
             elif task.what == "truth":
                 pipe.send((task, place.truth(*PLANTED[task.planted], task.pairs)))
             else:

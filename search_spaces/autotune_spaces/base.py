@@ -189,6 +189,7 @@ class Knob(ABC):
     loader: bool = False  # True if it acts on how batches come, not on what is computed with them
     in_graph: bool = False  # True if compiled code holds it: switching it compiles anew
     range: str = ""  # the values in words, for tables: "0, 1, 2, 4 … cores"
+    example: Value = True  # another value than the usual one: for the card, and for tests
     accepts: Mapping[str, tuple[Value, ...]] = {}  # options a user may give, and the values each may have; (): any text
     keeps_files: bool = False  # prepare() puts files into its scratch folder, to be removed when the process has ended
     adds_to: Mapping[str, str] = {}  # variables of environment() that go before what is there already -> what stands between

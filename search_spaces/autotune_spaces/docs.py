@@ -65,35 +65,9 @@ def first_sentence(knob: Knob) -> str:
 
 
 def example(knob: Knob) -> tuple[Value, str] | None:
-    """A value and the Python for it, for the card; None if no value has any."""
-    for value in _EXAMPLES.get(knob.name, (True, False)):
-        if knob.check_value(value) is None and (code := knob.snippet(value)):
-            return value, code
-    return None
-
-
-_EXAMPLES: dict[str, tuple[Value, ...]] = {
-    "num_workers": (4,),
-    "prefetch_factor": (4,),
-    "in_order": (False,),
-    "batch_size": (256,),
-    "micro_batch_size": (32,),
-    "amp_dtype": ("bfloat16",),
-    "matmul_precision": ("high",),
-    "cudnn_benchmark_limit": (0,),
-    "cudnn_workspace_mib": (1024,),
-    "sdpa_backend": ("cudnn",),
-    "compile_mode": ("default",),
-    "optimizer_impl": ("fused",),
-    "intra_op_threads": (4,),
-    "cpu_affinity": ("0-3",),
-    "malloc": ("retain",),
-    "cuda_alloc_conf": ("expandable_segments:True",),
-    "gc": ("freeze",),
-    "data_staging": ("shm",),
-    "ddp_bucket_cap_mb": (50,),
-    "nccl": ("ring",),
-}
+    """A value and the Python for it, for the card; None if it has none."""
+    code = knob.snippet(knob.example)
+    return (knob.example, code) if code else None
 
 
 def live_values(knob: Knob) -> str:

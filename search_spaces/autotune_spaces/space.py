@@ -126,7 +126,8 @@ def _read_preset(name: str) -> Preset:
     import yaml
 
     data = yaml.safe_load(files("autotune_spaces").joinpath("presets", f"{name}.yaml").read_text(encoding="utf-8"))
-    return Preset(name, data["description"], data["knobs"])
+    knobs = dict.fromkeys(names(), "auto") if data["knobs"] == "every" else data["knobs"]
+    return Preset(name, data["description"], knobs)
 
 
 def command_line(argv: Sequence[str], knobs: Iterable[Knob], config: Config) -> list[str]:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tiers import slow
 from tiny_tuner import Tuner, block
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
@@ -74,6 +75,7 @@ def test_a_running_job_is_switched_and_given_back(tuner: Tuner) -> None:
     assert ran(tuner) == ["flash", "math", "flash"]
 
 
+@pytest.mark.slow
 def test_a_fresh_run_has_it_from_the_first_iteration(tuner: Tuner) -> None:
     tuner.start(ATTENDING, "fixed", {"sdpa_backend": "math"}, steps=12)
     tuner.receive()
@@ -104,7 +106,7 @@ model = ByHand(32, 32)
 optimizer"""
 
 
-@pytest.mark.parametrize("change", [("dropout=0.0", "dropout=0.1"), ("\noptimizer", BY_HAND)])
+@pytest.mark.parametrize("change", [("dropout=0.0", "dropout=0.1"), slow(("\noptimizer", BY_HAND))])
 def test_a_job_that_runs_no_fused_kernel_is_seen_to(tuner: Tuner, change: tuple[str, str]) -> None:
     tuner.start(ATTENDING.replace(*change, 1))
     assert tuner.receive().job.attention == ()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tiny_tuner import CNN, INJECT, ROOT, Tuner
 
 SHORT = CNN + "for x, y in loader:\n    criterion(model(x), y).backward(); optimizer.step()\nprint('done')\n"
@@ -52,6 +53,7 @@ def test_the_environments_own_sitecustomize_runs_too(tuner: Tuner, tmp_path: Pat
     assert (code, out.split()) == (0, ["done", "True"]), err
 
 
+@pytest.mark.slow
 def test_a_job_with_modules_of_our_names(tuner: Tuner) -> None:
     (tuner.directory / "trials.py").write_text("mine = 1\n")
     (tuner.directory / "autotune.py").write_text("mine = 2\n")
@@ -65,6 +67,7 @@ def test_a_job_with_modules_of_our_names(tuner: Tuner) -> None:
     assert tuner.finish()[1].split() == ["done", "1", "2", "3"]
 
 
+@pytest.mark.slow
 def test_looking_torch_up_before_importing_it_does_not_shake_the_agent_off(tuner: Tuner) -> None:
     source = "import importlib.util as u\nassert u.find_spec('torch') and u.find_spec('torch')\n" + SHORT
     tuner.start(source, "fixed", steps=5)
@@ -91,6 +94,7 @@ def test_crumbs_show_how_far_the_job_came(tuner: Tuner) -> None:
     assert tuner.crumbs() == {"python", "torch", "loader", "backward", "step"}
 
 
+@pytest.mark.slow
 def test_workers_and_children_do_not_connect(tuner: Tuner) -> None:
     """Spawned DataLoader workers run the whole hook; only the process that trains speaks."""
     source = SHORT.replace("shuffle=True", "shuffle=True, num_workers=1, multiprocessing_context='spawn'")

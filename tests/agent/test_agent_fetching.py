@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tiers import slow
 from tiny_tuner import CNN, Tuner, block
 
 AHEAD = CNN + """
@@ -79,7 +80,7 @@ def record_of(tuner: Tuner, source: str, **config: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("source", "samples"),
-    [(AHEAD_ACCUMULATED, [48, 48, 48, 48, 48, 16] * 3), (EVALUATED, [16] * 64)],
+    [(AHEAD_ACCUMULATED, [48, 48, 48, 48, 48, 16] * 3), slow(EVALUATED, [16] * 64)],
     ids=["fetched ahead", "evaluated on the training loader"],
 )
 def test_an_iteration_has_the_samples_it_trained_on(tuner: Tuner, source: str, samples: list[int]) -> None:
@@ -89,6 +90,7 @@ def test_an_iteration_has_the_samples_it_trained_on(tuner: Tuner, source: str, s
     assert max(record.window.times_s) < 0.9, "an evaluation is no part of an iteration"
 
 
+@pytest.mark.slow
 def test_backward_calls_of_a_search_before_training_are_no_part_of_the_first_step(tuner: Tuner) -> None:
     record = record_of(tuner, SEARCHED)
     printed = [float.fromhex(line) for line in tuner.finish()[1].split()]
@@ -96,6 +98,7 @@ def test_backward_calls_of_a_search_before_training_are_no_part_of_the_first_ste
     assert set(record.window.samples) == {16.0}
 
 
+@pytest.mark.slow
 def test_a_stretched_epoch_that_the_loop_leaves_counts_nothing_twice(tuner: Tuner) -> None:
     """The loop counts its steps, as the Trainer does: it starts the loader anew while one batch is held back."""
     source = AHEAD.replace("range(3)", "range(10**6)").replace(
@@ -124,6 +127,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_parts_computed_again_in_backward_are_no_models_of_the_job(tuner: Tuner) -> None:
     tuner.start(CHECKPOINTED)
     assert [m.name for m in tuner.receive().job.models] == ["Net"]
@@ -144,6 +148,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_loss_that_compares_samples_is_seen(tuner: Tuner) -> None:
     tuner.start(CONTRASTIVE)
     assert tuner.receive().job.compares_samples == "a product of all its samples with each other, 16 x 16"
@@ -188,6 +193,7 @@ Estimator().fit()
 """
 
 
+@pytest.mark.slow
 def test_an_object_that_only_looks_like_a_module_is_no_trouble(tuner: Tuner) -> None:
     tuner.start(ESTIMATOR)
     assert [m.name for m in tuner.receive().job.models] == ["Sequential"]

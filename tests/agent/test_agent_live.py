@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tiers import slow
 from tiny_tuner import CNN, Tuner, block
 
 from autotune_trials.protocol.messages import BlockReport
@@ -47,6 +48,7 @@ def test_bfloat16_is_in_effect_and_taken_back_to_the_bit(tuner: Tuner) -> None:
     assert seen == ["same first False", "bfloat16 first True", "same first False"]
 
 
+@pytest.mark.slow
 def test_channels_last_is_in_effect_and_taken_back(tuner: Tuner) -> None:
     reports, seen = run_live(tuner, WATCHED, block("c", channels_last=True), block("b"))
     assert reports[0].no_effect == {} and reports[0].error == ""
@@ -54,6 +56,7 @@ def test_channels_last_is_in_effect_and_taken_back(tuner: Tuner) -> None:
     assert seen[0] == seen[-1] == "same first False"
 
 
+@pytest.mark.slow
 def test_a_top_level_sequential_really_compiles_and_is_taken_back(tuner: Tuner) -> None:
     reports, seen = run_live(tuner, WATCHED, block("c", compile_mode="default", _max_settle=20), block("b"))
     assert reports[0].error == "" and reports[0].no_effect == {}
@@ -62,6 +65,7 @@ def test_a_top_level_sequential_really_compiles_and_is_taken_back(tuner: Tuner) 
     assert seen[0] == seen[-1] == "same first False"
 
 
+@pytest.mark.slow
 def test_a_compiler_that_fails_costs_the_block_and_not_the_job(tuner: Tuner) -> None:
     source = WATCHED.replace("while True:", "import torch._dynamo\ndef broken(*a, **k): raise RuntimeError('no compiler here')\n"
                              "from torch._dynamo import backends\nimport torch._inductor.compile_fx as c\nc.compile_fx = broken\nwhile True:")
@@ -71,6 +75,7 @@ def test_a_compiler_that_fails_costs_the_block_and_not_the_job(tuner: Tuner) -> 
     assert seen == ["same first False"]
 
 
+@pytest.mark.slow
 def test_optimizer_implementations_keep_the_trajectory(tuner: Tuner) -> None:
     source = CNN + """
 while True:
@@ -109,6 +114,7 @@ while True:
 """).split()
 
 
+@pytest.mark.slow
 def test_loader_settings_batch_size_and_the_ceiling(tuner: Tuner) -> None:
     source = CNN + "while True:\n    for x, y in loader:\n        loss = criterion(model(x), y); loss.backward(); optimizer.step()\n"
     reports, _ = run_live(tuner, source, block("w", num_workers=1), block("bs", batch_size=32), block("ceiling", _cached_batches=True),
@@ -122,6 +128,7 @@ def test_loader_settings_batch_size_and_the_ceiling(tuner: Tuner) -> None:
     assert sum(ceiling.window.data_s) / 6 < sum(own.window.data_s) / 20
 
 
+@pytest.mark.slow
 def test_the_lr_factor_acts_in_the_step_alone(tuner: Tuner) -> None:
     source = CNN.replace("Adam(", "SGD(") + """
 while True:
@@ -168,6 +175,7 @@ while True:
     assert "oom" in tuner.crumbs() and "oom:" in tuner.log
 
 
+@pytest.mark.slow
 def test_a_job_that_survives_out_of_memory_goes_on_with_the_plan(tuner: Tuner) -> None:
     source = CNN + """
 def forward(x):
@@ -218,7 +226,7 @@ REGIONS = {
 }
 
 
-@pytest.mark.parametrize("region", REGIONS)
+@pytest.mark.parametrize("region", [r if "two" in r else slow(r) for r in REGIONS])
 def test_autocast_never_leaks_out_of_the_forward_region(tuner: Tuner, region: str) -> None:
     reports, seen = run_live(tuner, AUTOCAST_TRAPS % ("", REGIONS[region]), block("b"), block("c", amp_dtype="bfloat16"), block("b2"))
     assert [r.error for r in reports] == ["", "", ""]
@@ -241,6 +249,7 @@ GAN_LOOPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", GAN_LOOPS)
 def test_autocast_can_end_in_the_middle_of_the_jobs_own_iteration(tuner: Tuner, loop: str) -> None:
     """The critic's step ends an iteration for us, while the job goes on with what it made before in bfloat16."""
@@ -248,6 +257,7 @@ def test_autocast_can_end_in_the_middle_of_the_jobs_own_iteration(tuner: Tuner, 
     assert [r.error for r in reports] == [""] * 6 and all(r.window is not None for r in reports)
 
 
+@pytest.mark.slow
 def test_casted_weights_do_not_outlive_their_step(tuner: Tuner) -> None:
     """A job that runs its whole loop inside a region of its own: autocast's weight cache must still be dropped."""
     source = CNN.replace("1e-3", "0.1") + """

@@ -72,25 +72,31 @@ def losses(tmp_path: Path):
             tuner.end()
 
 
-def test_losses_are_the_same_to_the_bit_with_any_number_of_workers(losses) -> None:
+def test_losses_are_the_same_to_the_bit_with_and_without_workers(losses) -> None:
     alone = losses({})
     assert len(set(alone)) == 30
-    assert losses({"num_workers": 1}) == alone
     assert losses({"num_workers": 2, "persistent_workers": True}) == alone
-    assert losses({"num_workers": 2, "prefetch_factor": 3}) == alone
+
+
+@pytest.mark.slow
+def test_losses_are_the_same_to_the_bit_with_any_number_of_workers(losses) -> None:
+    assert losses({"num_workers": 1}) == losses({"num_workers": 2, "prefetch_factor": 3})
     assert losses({}, match=False) != losses({"num_workers": 2}, match=False)  # what is gained by it
 
 
+@pytest.mark.slow
 def test_a_job_with_persistent_workers_of_its_own_matches_itself_without(losses) -> None:
     own = ", num_workers=2, persistent_workers=True"
     assert losses({}, own) == losses({"num_workers": 0}, own) == losses({"persistent_workers": False}, own)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [
-        ", num_workers=1, worker_init_fn=init", ", generator=torch.Generator().manual_seed(5)",
-        pytest.param(", num_workers=1, multiprocessing_context='spawn'", marks=pytest.mark.slow),
+        ", num_workers=1, worker_init_fn=init",
+        ", generator=torch.Generator().manual_seed(5)",
+        ", num_workers=1, multiprocessing_context='spawn'",
     ],
 )
 def test_what_the_job_seeds_itself_still_runs_and_is_matched(losses, more: str) -> None:
@@ -98,6 +104,7 @@ def test_what_the_job_seeds_itself_still_runs_and_is_matched(losses, more: str) 
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_augmentation(losses) -> None:
     assert losses({}, seed=1) != losses({}, seed=0)
 

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tiers import slow
 from tiny_tuner import CNN, Tuner, block
 
 STAND_IN = '''
@@ -87,6 +88,7 @@ def test_every_recorded_iteration_is_a_range_with_its_phases_inside(tuner: Tuner
     assert within == ["data", "forward", "backward", "optimizer"]
 
 
+@pytest.mark.slow
 def test_live_blocks_have_them_too(tuner: Tuner, tmp_path: Path, recorded: dict[str, str]) -> None:
     tuner.start(LOOP, "live", env=recorded)
     tuner.receive()
@@ -96,6 +98,7 @@ def test_live_blocks_have_them_too(tuner: Tuner, tmp_path: Path, recorded: dict[
     assert found.count(("iteration", "backward")) >= 8
 
 
+@pytest.mark.slow
 def test_launch_draws_nothing(tuner: Tuner, tmp_path: Path, recorded: dict[str, str]) -> None:
     tuner.start(LOOP, "launch", env=recorded)
     assert tuner.finish()[0] == 0
@@ -133,7 +136,9 @@ assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules()
 """
 
 
-@pytest.mark.parametrize(("depth", "names"), [(1, {"body", "head"}), (2, {"body", "head", "body.inner"})])
+@pytest.mark.parametrize(
+    ("depth", "names"), [slow(1, {"body", "head"}), (2, {"body", "head", "body.inner"})]
+)
 def test_modules_on_request_and_only_while_profiled(
     tuner: Tuner, tmp_path: Path, recorded: dict[str, str], depth: int, names: set[str]
 ) -> None:
@@ -232,6 +237,7 @@ def test_a_phase_that_ends_inside_a_module_keeps_the_stack_in_order() -> None:
     assert not stack
 
 
+@pytest.mark.slow
 def test_a_capture_range_that_cannot_be_opened_is_told_and_the_job_goes_on(tuner: Tuner) -> None:
     """cudaProfilerStart on a build without CUDA raises; the record comes all the same."""
     import torch

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from test_agent_live import in_order
+from tiers import slow
 from tiny_tuner import Tuner, block, run_bare
 
 from autotune_trials.protocol.messages import Record
@@ -74,7 +75,7 @@ def start(tuner: Tuner, source: str, mode: str, **config: object) -> None:
     tuner.start(source, mode, **config)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("move", "workers"), [*((name, 0) for name in MOVES), ("as they are", 2)])
+@pytest.mark.parametrize(("move", "workers"), [*(slow(name, 0) for name in MOVES), ("as they are", 2)])
 def test_the_job_trains_on_the_same_batches(tuner: Tuner, move: str, workers: int) -> None:
     source = job(MOVES[move], workers)
     expected = [float.fromhex(loss) for loss in bare_losses(tuner, source)]
@@ -99,6 +100,7 @@ def test_it_is_switched_there_and_back(tuner: Tuner) -> None:
     assert in_order([whose for _, whose in lines]) == ["own", "ahead", "own"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "said"), [
     (("pretend_cuda\n", "pretend_cuda; pretend_cuda.PINNED = False\n", 1), "pinned"),
     (('batch["x"].to(device)', '(batch["x"] + 0).to(device)'), "moves no tensor"),
@@ -118,6 +120,7 @@ def test_a_gpu_without_room_for_another_batch_is_told_and_the_job_goes_on(tuner:
     assert "out of memory" in record.no_effect["cuda_prefetch"] and len(record.losses) == 8
 
 
+@pytest.mark.slow
 def test_a_launched_job_has_it_too(tuner: Tuner) -> None:
     source = job(PLAIN).replace(*ONE_EPOCH).replace("cuda is None and count", "count")
     expected = bare_losses(tuner, source)

@@ -6,6 +6,7 @@ import os
 import socket
 from typing import Any, BinaryIO
 
+import pytest
 from tiny_tuner import JobProcess, Tuner, block
 
 from autotune_trials.protocol.messages import Plan, Progress, dump, load
@@ -40,6 +41,7 @@ def read(rank: BinaryIO) -> Any:
     return read(rank) if isinstance(message, Progress) else message
 
 
+@pytest.mark.slow
 def test_two_ranks_switch_at_the_same_iteration(tuner: Tuner) -> None:
     port = str(free_port())
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
@@ -85,6 +87,7 @@ with open(f"seen{os.environ['RANK']}", "w") as file:
 """
 
 
+@pytest.mark.slow
 def test_ranks_throw_the_same_batches_away(tuner: Tuner) -> None:
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     tuner.start(WITH_WORKERS, env={**env, "RANK": "0"})

@@ -7,6 +7,7 @@ import json
 import math
 
 import pytest
+from tiers import slow
 from tiny_tuner import CNN, Tuner, run_bare
 
 from autotune_trials.protocol.messages import Record
@@ -74,12 +75,14 @@ def test_a_knob_that_cannot_be_set_is_told(tuner: Tuner) -> None:
     assert "many" in found.no_effect["num_workers"]
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_early_is_recorded_all_the_same(tuner: Tuner) -> None:
     found = record(tuner, source=LOOP.replace("range(10)", "range(1)"), steps=100)
     assert found.ended_early and len(found.losses) == 16
     assert tuner.finish()[0] == 0
 
 
+@pytest.mark.slow
 def test_a_job_that_dies_leaves_no_record(tuner: Tuner) -> None:
     tuner.start(LOOP.replace("count += 1", "count += 1\n        if count == 8: raise ValueError('mine')"), "fixed", steps=100)
     assert type(tuner.receive()).__name__ == "Hello"
@@ -88,12 +91,14 @@ def test_a_job_that_dies_leaves_no_record(tuner: Tuner) -> None:
     assert code == 1 and "mine" in err
 
 
+@pytest.mark.slow
 def test_the_window_goes_on_until_min_seconds(tuner: Tuner) -> None:
     source = LOOP.replace("range(10)", "range(1000)").replace("count += 1", "count += 1; __import__('time').sleep(0.005)")
     found = record(tuner, source=source, steps=10, min_seconds=0.5, max_steps=10_000)
     assert sum(found.window.times_s) > 0.45 and len(found.losses) > 20
 
 
+@pytest.mark.slow
 def test_a_slow_job_shows_signs_of_life(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     from autotune_trials.protocol.messages import Progress
 
@@ -107,6 +112,7 @@ def test_a_slow_job_shows_signs_of_life(tuner: Tuner, monkeypatch: pytest.Monkey
     assert [type(k).__name__ for k in kinds] == ["Hello", "Progress"]
 
 
+@pytest.mark.slow
 def test_manual_marks_and_metrics(tuner: Tuner) -> None:
     source = CNN + """
 import autotune
@@ -150,6 +156,7 @@ for step in range(20):
 """
 
 
+@pytest.mark.slow
 def test_float16_scaling_is_that_of_grad_scaler_to_the_bit(tuner: Tuner) -> None:
     """Accumulation, clipping of unscaled gradients, and an overflowing step that is left out."""
     expected = run_bare(tuner.directory, SCALED).splitlines()
@@ -161,6 +168,7 @@ def test_float16_scaling_is_that_of_grad_scaler_to_the_bit(tuner: Tuner) -> None
     assert found.notes["loss_scale"] == 2.0**15 and len(found.gradient_sketch) == 1024
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_job_with_a_scaler_of_its_own_is_recorded_unscaled(tuner: Tuner) -> None:
     source = SCALED.replace('own = "AUTOTUNE_SESSION" not in os.environ', "own, total = True, 0.0")
     source = source.replace("scaler.scale(loss)", "total += loss.item(); scaler.scale(loss)").replace("print(float(loss)", "print(total")
@@ -172,6 +180,7 @@ def test_the_loss_of_a_job_with_a_scaler_of_its_own_is_recorded_unscaled(tuner: 
     assert all(loss < 100 for i, loss in enumerate(found.losses) if i != 5)  # the fifth takes in the step left out for overflow
 
 
+@pytest.mark.slow
 def test_a_loss_scale_that_is_given_is_started_with(tuner: Tuner) -> None:
     found = record(tuner, source=SCALED.replace('["step"]', '.get("step", 0)'), knobs={"amp_dtype": "float16"}, steps=4, loss_scale=2.0**100)
     assert found.skipped[0] == 0 and found.gradient_sketch == ()  # its first step overflows
@@ -192,6 +201,7 @@ for i in range(20):
 """
 
 
+@pytest.mark.slow
 def test_several_backward_calls_a_step_are_summed_whatever_they_are_called_on(tuner: Tuner) -> None:
     found = record(tuner, source=SEVERAL, steps=10)
     assert tuner.process is not None
@@ -212,6 +222,7 @@ both = Both()
 while True""")
 
 
+@pytest.mark.slow
 def test_compiled_dropout_draws_what_eager_draws(tuner: Tuner, tmp_path_factory: pytest.TempPathFactory) -> None:
     eager = record(tuner, source=DROPPED, steps=30, seed=0)
     other = Tuner(tmp_path_factory.mktemp("compiled"))
@@ -235,6 +246,7 @@ def test_profile_writes_a_trace_with_phases_and_operators(tuner: Tuner) -> None:
     assert len(found.losses) == 6  # the profiled iterations are not timed
 
 
+@pytest.mark.slow
 def test_python_frames_have_a_run_of_their_own(tuner: Tuner) -> None:
     found = record(tuner, mode="profile", steps=6, profile_steps=3, watch_steps=0, stacks=True)
     with gzip.open(found.trace) as file:
@@ -264,13 +276,17 @@ for _ in range(5):
 """
 
 
-@pytest.mark.parametrize(("sets", "seed", "same"), [("torch.manual_seed(3); random.seed(3)", 0, True), ("torch.manual_seed(3)", 1, False)])
+@pytest.mark.parametrize(
+    ("sets", "seed", "same"),
+    [slow("torch.manual_seed(3); random.seed(3)", 0, True), ("torch.manual_seed(3)", 1, False)],
+)
 def test_seed_zero_is_the_jobs_own_and_others_are_not(tuner: Tuner, sets: str, seed: int, same: bool) -> None:
     bare = run_bare(tuner.directory, SEEDED % sets)
     tuner.start(SEEDED % sets, "launch", seed=seed)
     assert (tuner.finish()[1] == bare) == same
 
 
+@pytest.mark.slow
 def test_a_job_without_seeds_is_repeatable(tuner: Tuner) -> None:
     outputs = []
     for _ in range(2):

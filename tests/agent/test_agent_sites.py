@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tiny_tuner import Tuner
 
 from autotune_spaces.sites import JobSites
@@ -125,11 +126,13 @@ def test_a_librarys_loop_is_told_from_the_jobs_own(tuner: Tuner) -> None:
     assert not found.steps[0].own and not found.optimizers[0].call.own
 
 
+@pytest.mark.slow
 def test_a_loader_that_a_library_makes_anew_is_traced_to_the_jobs_own(tuner: Tuner) -> None:
     found = in_library(tuner, "prepare(DataLoader(data, batch_size=8))")
     assert found.loader is not None and found.loader.call.text == "DataLoader(data, batch_size=8)" and found.loader.call.own
 
 
+@pytest.mark.slow
 def test_a_loader_that_only_its_loop_names_is_known(tuner: Tuner) -> None:
     """`for batch in DataLoader(…)`: the loader itself is gone as soon as it is iterated."""
     source = """
@@ -151,6 +154,7 @@ def test_a_loader_that_only_its_loop_names_is_known(tuner: Tuner) -> None:
     assert found.loader.parameters[:2] == ("dataset", "batch_size")
 
 
+@pytest.mark.slow
 def test_one_call_for_several_loaders_is_noticed(tuner: Tuner) -> None:
     source = """
     import torch
@@ -171,11 +175,13 @@ def test_one_call_for_several_loaders_is_noticed(tuner: Tuner) -> None:
     assert found.forwards[0].stack[0].text == "model(x)" and found.backwards[0].stack[0].text == "model(x).sum().backward()"
 
 
+@pytest.mark.slow
 def test_without_columns_only_lines_are_known(tuner: Tuner) -> None:
     found = sites(tuner, PROGRAM, env={"PYTHONNODEBUGRANGES": "1"})
     assert found.loader is not None and found.loader.call.column == -1 and found.loader.call.line > 10
     assert found.steps[0].text == "self.optimizer.step()"
 
 
+@pytest.mark.slow
 def test_only_live_sessions_record_sites(tuner: Tuner) -> None:
     assert sites(tuner, PROGRAM, mode="fixed", steps=20) == JobSites()

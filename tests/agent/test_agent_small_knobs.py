@@ -49,6 +49,7 @@ def states(out: str) -> list[tuple[int, bool]]:
     return [state for index, state in enumerate(seen) if index == 0 or seen[index - 1] != state]
 
 
+@pytest.mark.slow
 def test_gc_is_switched_between_blocks_and_given_back(tuner: Tuner) -> None:
     tuner.start(COLLECTED.format(own=""))
     hello = tuner.receive()
@@ -70,6 +71,7 @@ def test_the_jobs_own_thresholds_are_told(tuner: Tuner) -> None:
     assert tuner.receive().job.own_settings["gc"] == "gc.set_threshold(5000, 7, 8)"
 
 
+@pytest.mark.slow
 def test_from_the_start_what_training_needs_is_frozen(tuner: Tuner) -> None:
     tuner.start(COLLECTED.format(own=""), "fixed", {"gc": "freeze"}, steps=8)
     hello, record = tuner.receive(), tuner.receive()
@@ -98,6 +100,7 @@ def test_batches_wait_for_their_turn(tuner: Tuner) -> None:
     assert order(tuner) == list(range(12))
 
 
+@pytest.mark.slow
 def test_out_of_order_nobody_waits_for_the_slow_worker(tuner: Tuner) -> None:
     seen = order(tuner, in_order=False)
     assert seen[0] == 1, "the first batch that is ready, not the first of the sampler"

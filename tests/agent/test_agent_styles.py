@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tiers import slow
 from tiny_tuner import CNN, Tuner, block, run_bare
 
 PRINT = """
@@ -190,11 +191,10 @@ def losses_under_agent(tuner: Tuner, source: str) -> tuple[object, object, str]:
     return hello, reports[0], out
 
 
-# Each has a program of its kind among those of test_loop_styles.py that run every time.
-SELDOM = {"gan", "lbfgs", "no loader", "iterable"}
+USUAL = {"plain", "manual"}  # in every run; the rest with the slow tests
 
 
-@pytest.mark.parametrize("style", [pytest.param(style, marks=pytest.mark.slow if style in SELDOM else ()) for style in STYLES])
+@pytest.mark.parametrize("style", [s if s in USUAL else slow(s) for s in STYLES])
 def test_losses_are_the_same_bits_with_the_agent(tuner: Tuner, tmp_path: Path, style: str) -> None:
     bare_directory = tmp_path / "bare"
     bare_directory.mkdir()

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from tiers import slow
 from tiny_tuner import CNN, Tuner, run_bare
 
 from autotune_trials.agent.observers.sampler import stack_of
@@ -79,6 +80,7 @@ def test_calls_are_seen_at_their_line(tuner: Tuner) -> None:
     assert not [c for c in seen.calls if "site-packages" in c.place.file]
 
 
+@pytest.mark.slow
 def test_frames_show_where_the_time_goes(tuner: Tuner) -> None:
     seen = watched(tuner, watch_seconds=1.0)
     sleeping = [f for f in seen.frames if f.place.line == line_of("time.sleep")]
@@ -88,6 +90,7 @@ def test_frames_show_where_the_time_goes(tuner: Tuner) -> None:
     assert sum(f.seconds for f in seen.frames) == pytest.approx(sum(seen.times_s) + sum(seen.away_s), rel=0.1)
 
 
+@pytest.mark.slow
 def test_the_job_computes_and_prints_what_it_does_alone(tuner: Tuner) -> None:
     bare = run_bare(tuner.directory, LOOP).splitlines()
     tuner.start(LOOP, "profile", steps=6, profile_steps=3, watch_steps=60, watch_seconds=0.3)
@@ -100,6 +103,7 @@ def test_the_job_computes_and_prints_what_it_does_alone(tuner: Tuner) -> None:
     assert out.splitlines()[-1].startswith("[None, None, None, None, None, None, None, None] False [")
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_while_it_is_watched_leaves_what_was_seen(tuner: Tuner) -> None:
     seen = watched(tuner, source=LOOP.replace("count < 260", "count < 48"), watch_steps=1000)
     assert 30 < len(seen.times_s) < 60
@@ -109,6 +113,7 @@ def test_a_job_that_ends_while_it_is_watched_leaves_what_was_seen(tuner: Tuner) 
 RAISING = LOOP.replace("value = loss.item()", "value = loss.item()\n        try: out.item()\n        except RuntimeError: pass")
 
 
+@pytest.mark.slow
 def test_exceptions_pass_through(tuner: Tuner) -> None:
     assert only(watched(tuner, source=RAISING), "item", "value = loss.item()").count
 
@@ -124,6 +129,7 @@ plain = torch.Tensor.item
 """).replace("value = loss.item()", "value = loss.item(); mine = torch.ones(1).as_subclass(Mine); mine.item(); assert plain in Mine.asked")
 
 
+@pytest.mark.slow
 def test_a_subclass_of_tensor_is_told_of_torchs_own_functions(tuner: Tuner) -> None:
     assert only(watched(tuner, source=SUBCLASS), "item", "value = loss.item()").count
 
@@ -146,6 +152,7 @@ inner, model = model, torch.compile(forward, backend="eager")
 """)
 
 
+@pytest.mark.slow
 def test_a_compiled_job_is_not_compiled_again(tuner: Tuner) -> None:
     seen = watched(tuner, source=COMPILED)
     assert "compiled" in seen.blind["copies"] and not [b for b in seen.breaks if b.kind == "recompile"]
@@ -251,7 +258,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("form", "workers", "share"), [("JPEG", 2, 1.0), ("PNG", 2, 0.0), ("JPEG", 0, 0.0)])
+@pytest.mark.parametrize(
+    ("form", "workers", "share"), [slow("JPEG", 2, 1.0), slow("PNG", 2, 0.0), ("JPEG", 0, 0.0)]
+)
 def test_decoding_of_jpeg_is_timed_in_workers(tuner: Tuner, form: str, workers: int, share: float) -> None:
     """The pictures are nearly all that is fetched. The training process itself is left alone."""
     pytest.importorskip("PIL")

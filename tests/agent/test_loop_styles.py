@@ -175,8 +175,8 @@ def some(styles: list[Style], usual: set[str]) -> list[Any]:
 
 
 # Three seconds each: these in every run, the rest with the slow tests.
-SAME_BITS = {"several_optimizers", "closure", "looks"}
-IN_FORCE = {"no_sync", "sharded_stream", "turns", "no_loader", "rollouts", "shell_script", "gradient_cache"}
+SAME_BITS = {"closure"}
+IN_FORCE = {"no_sync", "shell_script"}
 
 
 @pytest.mark.parametrize("style", some(STYLES, SAME_BITS))

@@ -50,6 +50,7 @@ def place(compare: ModuleType, tmp_path: Path) -> Any:
     return compare.Place(words, tmp_path / "transformer", sys.executable, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_each_workload_trains_and_says_its_rate(name: str, tmp_path: Path) -> None:
     more = ["--loader"] if name == "resnet18" else []
@@ -62,6 +63,7 @@ def test_each_workload_trains_and_says_its_rate(name: str, tmp_path: Path) -> No
     assert re.fullmatch(r"[\d.]+ samples/s", done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_both_winners_run_in_turns_with_the_bare_program(compare: ModuleType, place: Any) -> None:
     from autotune.export import TunedConfig, TunedKnob, write_tuned
 

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tiers import slow
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 SMALL = {
@@ -55,7 +56,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return gpu
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [n if n == "conv_net" else slow(n) for n in SMALL])
 def test_each_job_trains_without_anything_of_ours(name: str, tmp_path: Path) -> None:
     command = [
         sys.executable,
@@ -101,6 +102,7 @@ def test_the_job_runs_in_the_environment_it_is_given(
     assert spec.env == {"PYTHONPATH": ""}, "nothing of ours is beside the job"
 
 
+@pytest.mark.slow
 def test_a_run_that_is_interrupted_is_carried_on(
     gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

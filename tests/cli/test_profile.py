@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Job, make_job, started
+from tiers import slow
 
 from autotune.results import Profile
 from autotune_spaces.codec import decode
@@ -122,6 +123,7 @@ def test_nothing_is_tuned_and_the_job_ran_once(done: subprocess.CompletedProcess
     assert not job.left_over()
 
 
+@pytest.mark.slow
 def test_with_knobs_set_and_the_earlier_profile_kept(done: subprocess.CompletedProcess[str], job: Job) -> None:
     finished = profile(job, "--set", "amp_dtype=bfloat16", "--set", "num_workers=1", "--json")
     assert finished.returncode == 0, finished.stderr
@@ -146,7 +148,10 @@ def test_a_setting_that_cannot_be_meant(setting: str, words: list[str], tmp_path
 
 
 @pytest.mark.parametrize(("program", "words"), [
-    (PROGRAM.replace("        optimizer.step()", "        optimizer.step(); 1 / 0"), ["ZeroDivisionError", "mine.py"]),
+    slow(
+        PROGRAM.replace("        optimizer.step()", "        optimizer.step(); 1 / 0"),
+        ["ZeroDivisionError", "mine.py"],
+    ),
     (PROGRAM.replace("range(10_000)", "range(2)"), ["ended before its iterations could be profiled", "epochs or steps"]),
 ], ids=["raises", "too short"])  # fmt: skip
 def test_a_job_that_cannot_be_profiled_says_why(program: str, words: list[str], tmp_path: Path) -> None:

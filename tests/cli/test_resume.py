@@ -25,6 +25,7 @@ def plots(job: Job) -> list[dict]:
     return [e for e in job.journal() if e["kind"] == "plot"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_the_same_command_carries_on(tmp_path: Path) -> None:
     job = make_job(tmp_path / "job", "python own_modules.py", QUICK.replace(", trials: 3", ""))  # three trials are over after the first blocks
     process = job.start()
@@ -47,8 +48,10 @@ def test_ctrl_c_saves_and_the_same_command_carries_on(tmp_path: Path) -> None:
     assert [e["kind"] for e in job.journal()].count("observation") == 1
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("seed", "text"), [pytest.param(1, NO_GAIN, id="1"), *(pytest.param(n, QUICK, marks=pytest.mark.slow, id=f"{n}") for n in range(2, 8))]
+    ("seed", "text"), [(1, NO_GAIN), *((n, QUICK) for n in range(2, 8))], ids=range(1, 8)
 )
 def test_killed_at_any_moment_it_resumes(seed: int, text: str, tmp_path: Path) -> None:
     job = make_job(tmp_path / "job", "python own_modules.py", text)
@@ -67,6 +70,7 @@ def test_killed_at_any_moment_it_resumes(seed: int, text: str, tmp_path: Path) -
     assert len([e for e in job.journal() if e["kind"] == "observation"]) == 1
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_shown_again_and_fresh_moves_it_aside(tmp_path: Path) -> None:
     dead_server = NO_GAIN.replace("uri: null", "uri: 'http://127.0.0.1:9'")  # all through, which costs one line and nothing else
     job = make_job(tmp_path / "job", "python own_modules.py", dead_server)

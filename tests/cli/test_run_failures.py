@@ -66,6 +66,7 @@ def test_a_job_that_cannot_be_tuned_says_why(
         assert not job.run_dir.exists(), "nothing is started, nothing is written"
 
 
+@pytest.mark.slow
 def test_a_job_whose_epochs_a_live_session_stretches_is_refused_before_the_search(tmp_path: Path) -> None:
     """25 steps are enough to try settings in, and too few to prove anything."""
     job = make_job(tmp_path / "job", "python mine.py")

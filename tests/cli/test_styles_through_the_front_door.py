@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from command_line import PROGRAMS, QUICK, Job, make_job
 
+pytestmark = pytest.mark.slow  # in every run: test_loop_styles.py, test_whole_run.py
+
 Seen = dict[str, Any]
 TEXT = QUICK.replace("{{amp_dtype: auto, ", "{{amp_dtype: auto, num_workers: [0, 1], compile_mode: auto, ").replace(
     "trials: 3", "trials: 1"
@@ -112,13 +114,9 @@ CASES = [  # program, what is peculiar to it, samples a step
     ("spawned", in_general, 32), ("notebook", in_general, 32), ("looks", in_general, 32), ("ppo_buffer", in_general, 200),
     ("distillation", in_general, 32), ("gradient_cache", in_general, 64), ("cached_loss", in_general, 64),
 ]  # fmt: skip
-ALWAYS = ("checkpoints",)  # the rest with the slow tests: test_loop_styles.py looks at all of them, more closely
 
 
-@pytest.mark.parametrize(
-    ("program", "check", "samples_per_step"),
-    [pytest.param(*case, id=case[0], marks=() if case[0] in ALWAYS else pytest.mark.slow) for case in CASES],
-)
+@pytest.mark.parametrize(("program", "check", "samples_per_step"), CASES, ids=[case[0] for case in CASES])
 def test_the_agent_sees_the_job_as_it_is(program: str, check: Callable[[Seen], None], samples_per_step: int, tmp_path: Path) -> None:
     seen = observed(program, tmp_path)
     check(seen)
@@ -126,7 +124,6 @@ def test_the_agent_sees_the_job_as_it_is(program: str, check: Callable[[Seen], N
     assert sum(seen["anatomy"]["phases_s"].values()) == pytest.approx(seen["anatomy"]["iteration_s"], rel=0.25)
 
 
-@pytest.mark.slow
 def test_a_loop_no_hook_can_see_is_told_the_two_lines_it_needs(tmp_path: Path) -> None:
     _, finished = tune("by_hand", tmp_path)
     assert finished.returncode == 4

@@ -8,6 +8,7 @@ import pytest
 from catalogue import ACCELERATE, FRAMEWORKS, Program
 from checks import seen_as_it_is, switched_for_real
 from harness import Place, settle
+from tiers import slow
 
 
 @pytest.fixture
@@ -15,7 +16,10 @@ def place(program: Program, tmp_path: Path) -> Place:
     return settle(program, tmp_path / "job")
 
 
-@pytest.mark.parametrize("program", FRAMEWORKS, ids=lambda program: program.name)
+EACH = [p if p is ACCELERATE else slow(p) for p in FRAMEWORKS]
+
+
+@pytest.mark.parametrize("program", EACH, ids=lambda program: program.name)
 def test_a_framework_is_seen_as_it_logs_itself_and_loses_no_bit(program: Program, place: Place) -> None:
     place.bare()
     hello, record = place.recorded()
@@ -24,6 +28,7 @@ def test_a_framework_is_seen_as_it_logs_itself_and_loses_no_bit(program: Program
     seen_as_it_is(program, truth, hello, record)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [ACCELERATE], ids=lambda program: program.name)
 def test_a_frameworks_knobs_take_hold_in_the_running_job(program: Program, place: Place) -> None:
     """Of the others: `make compat`."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from fake_nsight import put
+from tiers import slow
 
 from autotune.explain import nsight
 from autotune.explain.nsight import (
@@ -141,7 +142,7 @@ import time; time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("words", [(), ("--stubborn",)], ids=["", "ignores TERM"])
+@pytest.mark.parametrize("words", [(), slow(("--stubborn",))], ids=["", "ignores TERM"])
 def test_a_session_runs_inside_the_tool_and_its_report_is_waited_for(
     tools: Path, tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

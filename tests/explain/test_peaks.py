@@ -62,6 +62,7 @@ def python(code: list[str], cache: Path) -> str:
     return done.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_peaks_agree_with_numpys_own_matmul_and_copy(tmp_path: Path) -> None:
     ours, theirs = json.loads(python(["-c", INDEPENDENT], tmp_path))
     for name in ours:
@@ -83,6 +84,7 @@ def test_peaks_are_measured_once_and_kept_by_fingerprint(tmp_path: Path, monkeyp
     assert again["kept"] and again["peaks"] == first["peaks"]
 
 
+@pytest.mark.slow
 def test_measured_again_the_best_of_both_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One measurement met a slow machine, in float32; the other in its memory."""
     command = ["-m", "autotune_trials.measure.peaks", "--threads", "1", "--device", "cpu", "--fresh"]

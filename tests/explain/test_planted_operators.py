@@ -22,6 +22,8 @@ from autotune.job.load import load_job
 from autotune.stages.explain import describe, with_frames
 from autotune_trials.protocol.messages import Record, SessionConfig
 
+pytestmark = pytest.mark.slow  # in every run: tests/cli/test_profile.py
+
 PLANTED = """
 import torch
 from torch import nn

@@ -199,6 +199,7 @@ def test_the_shell_script_goes_through_launch(job: Path) -> None:
     assert seen["data"].startswith("/dev/shm/autotune-")
 
 
+@pytest.mark.slow
 def test_a_torchrun_script_copies_by_itself(job: Path) -> None:
     text = FORMATS["torchrun"].write(tuned(job, SHOW))
     assert "set below: data_staging = shm" in text and "trap" in text

@@ -16,7 +16,7 @@ from autotune.export.formats import FORMATS
 from autotune.export.formats.launchers import take_apart
 from autotune.export.tuned import Provenance
 from autotune.results import Interval
-from autotune_spaces.knobs import create, names
+from autotune_spaces.knobs import create, get, names
 
 SHOW = "import json, os, sys; print(json.dumps({'argv': sys.argv[1:], 'env': dict(os.environ), 'cwd': os.getcwd(), 'stdin': sys.stdin.read()}))"
 VIA = {"dtype": TunedKnob("it's on", "off", None, {"via": "--dtype {}", "default": "off", "numerics": "exact"}),
@@ -28,16 +28,9 @@ LIVE = {
     "intra_op_threads": TunedKnob(1, 2),
     "batch_size": TunedKnob(64, 32, None, {"lr_scaling": "sqrt", "own_batch_size": 32}),
 }
-EVERY = {  # a value of every knob that is not the default
-    "num_workers": 2, "prefetch_factor": 4, "persistent_workers": True, "in_order": False, "pin_memory": True, "non_blocking": True,
-    "cuda_prefetch": True,
-    "batch_size": 64, "amp_dtype": "float16", "matmul_precision": "high", "cudnn_benchmark": True, "cudnn_benchmark_limit": 0,
-    "cudnn_workspace_mib": 512, "compile_mode": "max-autotune", "channels_last": True, "optimizer_impl": "fused", "intra_op_threads": 2, "micro_batch_size": 16,
-    "cpu_affinity": "physical", "malloc": "jemalloc", "cuda_alloc_conf": "expandable_segments:True", "gc": "freeze", "data_staging": "shm",
-    "ddp_bucket_cap_mb": 50, "gradient_as_bucket_view": True, "static_graph": True, "sdpa_backend": "cudnn",
-    "nccl": "ring-simple",
-}  # fmt: skip
-ANYWHERE = [name for name in FORMATS if name != "diff"]  # diff needs the job's source, see test_patch_diff.py
+EVERY = {name: get(name).example for name in names()}
+OF_SOME_JOBS = ("diff", "training-arguments", "lightning")  # see test_patch_diff.py and test_framework_formats.py
+ANYWHERE = [name for name in FORMATS if name not in OF_SOME_JOBS]
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
 
 
@@ -62,10 +55,6 @@ def run(script: str, tmp_path: Path, *arguments: str, stdin: str = "", **more: s
         [str(path), *arguments], cwd=tmp_path, input=stdin, capture_output=True, text=True, timeout=120,
         env={**ENV, "XDG_CACHE_HOME": str(tmp_path / "cache"), **more},
     )  # fmt: skip
-
-
-def test_every_knob_is_covered() -> None:
-    assert set(EVERY) == set(names()), "a new knob needs a value here"
 
 
 def test_every_format_is_described() -> None:
@@ -256,7 +245,7 @@ def test_what_a_launcher_cannot_start_is_refused(folder: Path, command: tuple[st
 def test_python_has_one_loader_line(folder: Path) -> None:
     knobs = {n: TunedKnob(EVERY[n]) for n in ("num_workers", "prefetch_factor", "pin_memory")}
     text = FORMATS["python"].write(tuned(folder, knobs, provenance=Provenance(loader_key="train.py:9#0")))
-    assert "loader = DataLoader(..., num_workers=2, prefetch_factor=4, pin_memory=True)  # train.py:9#0" in text
+    assert "loader = DataLoader(..., num_workers=4, prefetch_factor=4, pin_memory=True)  # train.py:9#0" in text
     assert text.index("import os") < text.index("loader =")
 
 

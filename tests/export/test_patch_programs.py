@@ -69,7 +69,8 @@ def patch_of(folder: Path, name: str, job: JobFacts) -> str:
     return FORMATS["diff"].write(TunedConfig(name, ("python", "train.py"), folder, knobs=knobs, provenance=Provenance(sites=job.sites)))
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "two_networks" else [pytest.mark.slow]) for n in CASES])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 def test_a_program_is_patched_as_a_person_would(tmp_path: Path, name: str) -> None:
     words, refused, wanted = CASES[name]
     source = (PROGRAMS / f"{name}.py").read_text()

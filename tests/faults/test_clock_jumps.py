@@ -18,7 +18,6 @@ DATES = {
     "autotune/tracking/spool.py": "when an event happened, which MLflow shows",
     "autotune/tracking/mlflow.py": "until when a request that was given up may still arrive; kept for the next process, which may come after a reboot",
     "autotune/cli/jobs.py": "compared with the date at which a cluster says that a job began",
-    "trials/autotune_trials/file_restore/renames.py": "compared with a directory's date; in doubt it is read again",
     "trials/autotune_trials/agent/observers/compiles.py": "compared with the dates dynamo gives its own compilations",
 }
 CLOCKS = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today")}

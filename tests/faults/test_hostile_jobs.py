@@ -10,7 +10,7 @@ from faulty_runs import SEARCHED, faulty_job, tree_of, trials_of, whole_entries
 from odd_jobs import CLOSES, ODD_BUT_WELL
 
 
-@pytest.mark.faults  # in the default run: test_odd_names.py
+@pytest.mark.faults  # all at once: test_odd_names.py
 @pytest.mark.parametrize("job", [j for j in ODD_BUT_WELL if j != "all at once"])
 def test_an_odd_job_is_tuned_like_any_other(job: str, tmp_path: Path) -> None:
     command = "setsid --wait python mine.py" if job == "is a session of its own" else "python mine.py"

@@ -52,6 +52,7 @@ def test_killed_again_and_again_it_ends_with_the_planted_verdict(whom: str, seed
     assert not job.left_over()
 
 
+@pytest.mark.slow
 def test_a_job_that_somebody_kills_in_a_trial_is_started_again(tmp_path: Path) -> None:
     """Not taken for out of memory: its settings stay in the search."""
     job = faulty_job(tmp_path / "job", text=SEARCHED)

@@ -27,6 +27,7 @@ def test_the_run_goes_on_in_a_directory_of_any_name(name: str, tmp_path: Path) -
     tuned_in(tmp_path, name, "pass", "pass")
 
 
+@pytest.mark.slow
 def test_an_odd_job_in_an_odd_place(tmp_path: Path) -> None:
     """The cheap representative of this file and of the jobs in odd_jobs.py, all in one run."""
     tuned_in(tmp_path, EVERYTHING, *ODD_BUT_WELL["all at once"])

@@ -55,11 +55,11 @@ class Planted:
 
 
 PLANTED = (
-    Planted("checkpoint", "periodic-stall", quick=True, says=("Every 20 iterations", "torch.save")),
+    Planted("checkpoint", "periodic-stall", says=("Every 20 iterations", "torch.save")),
     Planted("image", "periodic-stall", says=("Every 25 iterations", "Image.save")),
     Planted("straggler", "straggler-steps"),
     Planted("garbage", "gc-pauses"),
-    Planted("page_faults", "page-faults", quick=True, costed=False, placed=False, says=("page faults an iteration", "in the kernel")),
+    Planted("page_faults", "page-faults", costed=False, placed=False, says=("page faults an iteration", "in the kernel")),
     Planted("array_copies", "array-copies"),
     Planted("lists", "tensor-readout"),
     Planted("nan_check", "tensor-readout"),
@@ -73,7 +73,7 @@ PLANTED = (
     Planted("recompile", "recompile", says=("self.phase ==",)),
     Planted("optimizer_loop", "eager-optimizer", says=("fused takes",)),
     Planted("waiting_rank", "communication", ranks=2, says=("all_reduce of float32[16]", "2 ranks")),
-    Planted("padding", "padding", quick=True, costed=False, says=("tokens in the watched batches (50%)",)),
+    Planted("padding", "padding", costed=False, says=("tokens in the watched batches (50%)",)),
     Planted("casts", "casts", says=("float of bfloat16",)),
     Planted("pageable_copies", "transfer-not-overlapped", gpu=True, says=("not pinned",)),
     Planted("idle_device", "host-bound", gpu=True),

@@ -32,10 +32,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tiers import slow
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 LANGUAGES = ("bash", "python", "yaml", "json", "toml", "text")
+QUICK = ("init", "check", "doctor", "knobs")  # commands that are over in seconds
 BLOCK_TIMEOUT_S = 900  # a slow or busy machine measures longer, and more pairs
 
 
@@ -126,8 +128,11 @@ def check_make_line(line: str) -> str:
     return f"the Makefile has no target '{missing[0]}'" if missing else ""
 
 
-def run_block(block: Block, folder: Path) -> str:
-    """Do what the block asks for; returns what went wrong, or ""."""
+def run_block(block: Block, folder: Path, quick: bool = False) -> str:
+    """Do what the block asks for; returns what went wrong, or "".
+
+    ``quick``: of its commands, only those in QUICK are run.
+    """
     if block.file:
         target = folder / block.file
         if folder not in target.resolve().parents:
@@ -144,7 +149,7 @@ def run_block(block: Block, folder: Path) -> str:
         problem = _syntax(ast.parse, block.text)
         return problem or ("" if block.skip or block.file else _run([sys.executable, "-c", block.text], folder))
     if block.language == "bash" and not block.file:
-        return _bash(block, folder)
+        return _bash(block, folder, quick)
     return ""
 
 
@@ -172,7 +177,7 @@ def _check_yaml(block: Block, folder: Path) -> str:
     return ""
 
 
-def _bash(block: Block, folder: Path) -> str:
+def _bash(block: Block, folder: Path, quick: bool) -> str:
     kept = []
     for line in commands_of(block.text):
         if re.match(r"^(git|cd|source|\.)\s", line) and not block.skip:
@@ -183,7 +188,8 @@ def _bash(block: Block, folder: Path) -> str:
             continue
         if problem := check_autotune_line(line):
             return problem
-        kept.append(line)
+        if not quick or line.split()[1:2] in [[name] for name in QUICK]:
+            kept.append(line)
     problem = _run(["bash", "-n", "-c", block.text], folder)
     return problem or (
         "" if block.skip or not kept else _run(["bash", "-euo", "pipefail", "-c", "\n".join(kept)], folder)
@@ -208,14 +214,15 @@ def _run(command: list[str], folder: Path) -> str:
 
 
 @pytest.mark.timeout(1500)
-def test_every_block_of_the_readme_does_what_it_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("quick", [True, slow(False)])
+def test_every_block_of_the_readme_does_what_it_says(quick: bool, tmp_path: Path) -> None:
     if (ROOT / "examples").is_dir():
         shutil.copytree(
             ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__", "autotune-runs")
         )
     wrong = []
     for block in blocks_of(README.read_text(encoding="utf-8")):
-        if problem := run_block(block, tmp_path):
+        if problem := run_block(block, tmp_path, quick):
             wrong.append(f"README.md:{block.line}: {problem}")
     assert not wrong, "\n".join(wrong)
 

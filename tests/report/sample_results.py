@@ -133,7 +133,7 @@ def explanation() -> Explanation:
                            timeline=timeline(17.6, 9.1, 17.4)),
         },
         findings=findings(), rules=17,
-        not_judged=(NotJudged("host-bound", "Blank time on the device", "the job computes on the CPU: host and device are one"),),
+        not_judged=(NotJudged("host-bound", "The device sits idle", "the job computes on the CPU: host and device are one"),),
         build_up=(BuildUp("num_workers", 2, 1.66, 1.58, 1.74), BuildUp("amp_dtype", "bfloat16", 2.10, 1.93, 2.29, "confirmed")),
         importance={"num_workers": 0.71, "amp_dtype": 0.22, "channels_last": 0.05, "prefetch_factor": 0.02},
         wall_s=41.0,

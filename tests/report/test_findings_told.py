@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,8 +74,11 @@ def test_show_findings_prints_all(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["show", str(tmp_path), "--findings"]) == 0
     out = capsys.readouterr().out
     for said in ("train.py:77 in main    total += loss.item()", "Knob: num_workers.", "cured: num_workers=2 did it", "Not judged",
-                 "Blank time on the device: the job computes on the CPU: host and device are one"):
+                 "The device sits idle: the job computes on the CPU: host and device are one"):
         assert said in out, said
+    assert main(["show", str(tmp_path), "--sarif"]) == 0
+    log = json.loads(capsys.readouterr().out)
+    assert log["version"] == "2.1.0" and {r["ruleId"] for r in log["runs"][0]["results"]}
     assert main(["show", str(tmp_path), "--findings", "--json"]) == 2
     assert "--findings and --json exclude each other" in capsys.readouterr().err
 

@@ -105,7 +105,7 @@ def test_secrets_of_the_command_line_stay_off_the_page() -> None:
 def test_tuned_page_tells_the_whole_story() -> None:
     page = Page(render(tuned(), RUN))
     for said in (
-        "2.10×", "faster (95 % interval 1.93–2.29), loss unchanged", "1.71× (1.60–1.83)", "won back after 22 steps",
+        "2.10×", "faster (95 % interval 1.93–2.29), loss unchanged", "1.71× (1.60–1.83)", "paid back after 22 steps",
         "waiting for data", "prefetch_factor stays 2, not 4: nothing is lost without it.", "Not certified: final quality",
         "BackendCompilerFailed: no C++ compiler", "prefetch_factor had no effect", "needs a CUDA device", "aten::addmm",
         "traces/winner.json.gz", "autotune launch autotune-runs/digits-cnn/tuned.yaml", "python train.py --epochs 5", "packages.numpy",

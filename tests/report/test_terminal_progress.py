@@ -186,5 +186,5 @@ def test_open_progress_knows_its_words() -> None:
     assert isinstance(open_progress("auto", 60, io.StringIO()), PlainProgress)
     assert isinstance(open_progress("json", 60, io.StringIO()), JsonProgress)
     assert isinstance(open_progress("quiet", 60, io.StringIO()), QuietProgress)
-    with pytest.raises(ValueError, match="auto, quiet or json"):
+    with pytest.raises(ValueError, match="auto, quiet, silent or json"):
         open_progress("loud", 60)

@@ -68,6 +68,7 @@ def wait_until(cluster: RayCluster, id: str, wanted: str, timeout_s: float = 60)
         time.sleep(0.2)
 
 
+@pytest.mark.slow
 def test_a_run_goes_there_and_its_outcome_comes_back(cluster: RayCluster, tmp_path: Path) -> None:
     """The job never trains: `autotune run` answers with exit code 4, there as here."""
     folder = job(tmp_path / "job", "no-training", "python hello.py")
@@ -84,6 +85,7 @@ def test_a_run_goes_there_and_its_outcome_comes_back(cluster: RayCluster, tmp_pa
     assert "threads None" in printed, "Ray's OMP_NUM_THREADS has reached the job"
 
 
+@pytest.mark.slow
 def test_runs_wait_for_their_place_and_can_be_stopped(cluster: RayCluster, tmp_path: Path) -> None:
     folder = job(tmp_path / "job", "long", "python forever.py")
     first = submitted(cluster.asked("submit", "job.yaml", cwd=folder))
@@ -145,6 +147,7 @@ def test_what_the_cluster_shows_of_a_run_holds_no_secret(cluster: RayCluster, tm
     assert requests.get(f"{cluster.address}/api/jobs/{id}", timeout=20).status_code == 401
 
 
+@pytest.mark.slow
 def test_the_wrong_token_and_the_wrong_id(cluster: RayCluster, tmp_path: Path) -> None:
     wrong = tmp_path / "token"
     wrong.write_text("0" * 32)

@@ -70,6 +70,7 @@ def test_a_block_after_a_stall_runs_at_the_speed_of_a_steady_one(make_session, t
     assert set(jumps) == {1, 1 + 32} and 1 <= jumps.count(33) <= 3  # later batches, in order, and the rest thrown away
 
 
+@pytest.mark.slow
 def test_what_follows_an_evaluation_inside_a_block_runs_at_that_speed_too(make_session, tmp_path):
     session = start(make_session, JOB.format(length=100_000, prefetch=16), hang_timeout_s=30.0)
     session.wait_hello()
@@ -80,6 +81,7 @@ def test_what_follows_an_evaluation_inside_a_block_runs_at_that_speed_too(make_s
     assert statistics.fmean(report.window.times_s) == pytest.approx(steady, rel=0.10)
 
 
+@pytest.mark.slow
 def test_a_drain_stops_at_the_end_of_the_epoch(make_session, tmp_path):
     session = start(make_session, JOB.format(length=25, prefetch=16), hang_timeout_s=30.0)
     session.wait_hello()
@@ -94,6 +96,7 @@ def test_a_drain_stops_at_the_end_of_the_epoch(make_session, tmp_path):
         assert epoch == sorted(set(epoch)) and epoch[-1] < 25
 
 
+@pytest.mark.slow
 def test_nothing_is_thrown_away_without_workers_or_with_cached_batches(make_session, tmp_path):
     session = start(make_session, JOB.format(length=100_000, prefetch=4), hang_timeout_s=30.0)
     session.wait_hello()

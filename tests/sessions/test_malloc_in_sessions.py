@@ -68,6 +68,7 @@ def faults(window: Window | None) -> float:
     return anatomy(drop_start(window, len(window.times_s) // 2), 0).minor_faults
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", [("--fixed",)], indirect=True)
 def test_a_running_job_is_switched_there_and_back(executor: LocalExecutor, tmp_path: Path) -> None:
     assert process_part(RETAIN, SPACE) == {} and process_part({"malloc": "jemalloc"}, SPACE) == {"malloc": "jemalloc"}
@@ -87,6 +88,7 @@ def test_a_running_job_is_switched_there_and_back(executor: LocalExecutor, tmp_p
     assert same > 80 and switched[:same] == plain[:same]
 
 
+@pytest.mark.slow
 def test_a_fresh_run_has_it_by_variables_from_the_start(executor: LocalExecutor) -> None:
     plain, retained = (executor.run_fixed(FixedRun(config, seed=0, steps=60)) for config in ({}, RETAIN))
     assert dict(retained.no_effect) == {}

@@ -55,6 +55,7 @@ def test_one_plan_for_the_ranks_of_both(two: Two) -> None:
     assert not relay.lost and relay.ended is None
 
 
+@pytest.mark.slow
 def test_a_rank_there_that_dies_ends_the_plan(two: Two) -> None:
     session, outpost, relay = two(DIES)
     session.wait_hello()

@@ -20,10 +20,9 @@ import pytest
 from session_paths import PYTHONPATH
 from session_waits import gone_within, wait_for
 
-from autotune_trials.file_restore import backups as noting
-from autotune_trials.file_restore import bring_back, left_behind
-from autotune_trials.file_restore.backups import CannotKeep
-from autotune_trials.file_restore.created import Names
+from autotune_trials.file_restore import left_behind, restore
+from autotune_trials.file_restore.backups import Backups, CannotKeep
+from autotune_trials.file_restore.log import Log
 from autotune_trials.file_restore.recorder import Ledger
 from autotune_trials.file_restore.restore import leftovers, put_back
 from autotune_trials.file_restore.scope import Places
@@ -136,12 +135,9 @@ def test_a_directory_that_is_to_get_its_name_back_where_another_program_has_made
     session = make_session(job, keep=())
     wait_for((home / "done").exists)
     session.close()
-    if name == "unseen":
-        assert (home / "folder" / "other").read_text() == "another" and (home / "folder" / name).read_text() == "x\n"
-        assert not session.outcome["failed"] and not (home / "out").exists()
-    else:
-        assert [(path, where) for path, _, where in session.outcome["failed"]] == [(str(home / "folder"), str(home / "out/f"))]
-        assert (home / "out" / "f" / "other").read_text() == "another" and (home / "folder" / name).read_text() == "x\n"
+    theirs = home / "folder" / ("unseen" if name == "unseen" else "other.during-trial")
+    assert (home / "folder" / "other").read_text() == "another" and theirs.read_text() == "x\n"
+    assert not session.outcome["failed"] and not (home / "out").exists() and session.outcome["left"] == [str(theirs)]
 
 
 FOREIGN = {
@@ -172,7 +168,7 @@ def test_what_another_program_made_where_the_job_had_a_file_stays(make_session, 
     wait_for((home / "done").exists)
     (home / "lock").write_text("theirs")
     session.close()
-    assert session.outcome["left"] == [str(home / "lock")] and (home / "lock").read_text() == "theirs"
+    assert (home / "lock").read_text() == "theirs"
     (home / "lock").unlink()
     assert state(home) == before
 
@@ -192,12 +188,11 @@ def test_a_directory_where_a_file_of_the_users_was_is_not_removed_with_what_anot
     wait_for((home / "done").exists)
     (home / "mine.txt" / "theirs").write_text("theirs")
     session.close()
-    assert [p.name for p in (home / "mine.txt").iterdir()] == ["theirs"]
-    ((path, _, kept),) = session.outcome["failed"]
-    assert path == str(home / "mine.txt") and Path(kept).read_text().startswith("the user's own")
+    assert [p.name for p in (home / "mine.txt.during-trial").iterdir()] == ["theirs"] and not session.outcome["failed"]
+    assert session.outcome["left"] == [str(home / "mine.txt.during-trial")] and (home / "mine.txt").read_text().startswith("the user's own")
 
 
-def test_what_another_program_wrote_stays_also_where_the_job_renames_it(make_session, home):
+def test_what_another_program_wrote_is_back_where_it_wrote_it(make_session, home):
     job = HEAD + """
 os.makedirs('out/keep'); open('ready', 'w').close()
 import time
@@ -236,71 +231,38 @@ def test_what_the_job_wrote_into_a_directory_of_its_own_goes(make_session, home,
     assert state(home) == before and not session.outcome["left"] and not session.outcome["failed"]
 
 
-MOVED_IN = {
-    "renamed": "os.rename(O + '/theirs', 'mine')",
-    "renamed into a directory of its own": "os.mkdir('out'); os.rename(O + '/theirs', 'out/mine')",
-    "in the place of a file of the user's": "os.replace(O + '/theirs', 'mine.txt')",
-    "renamed, then overwritten and removed": "os.rename(O + '/theirs', 'mine'); open('mine', 'w').write('x'); os.remove('mine')",
-    "renamed, then appended to": "os.rename(O + '/theirs', 'mine'); open('mine', 'a').write('x')",
-    "linked, and its first name removed": "os.link(O + '/theirs', 'mine'); os.unlink(O + '/theirs')",
-    "linked, then changed": "os.link(O + '/theirs', 'mine'); f = open('mine', 'r+'); f.write('x'); f.close()",
-    "a directory": "os.rename(O, 'out'); open('out/theirs', 'w').write('x'); open('out/mine', 'w').write('x')",
-    "a directory that is then renamed, then removed": "os.rename(O, 'out'); os.rename('out', 'later'); shutil.rmtree('later')",
-    "a link": "os.rename(O + '/link', 'mine')",
-    "from another disk": "shutil.move(S + '/theirs', 'mine')",
-    "a directory from another disk": "shutil.move(S, 'out'); shutil.rmtree('out')",
-    "what a program that is not Python has unpacked":
-        "subprocess.run(['sh', '-c', f'mkdir {O}/new && echo x > {O}/new/x'], check=True); shutil.move(O + '/new', 'out')",
+MOVED_IN = {  # what the job does -> where the file is then, below home
+    "renamed": ("os.rename(O + '/theirs', 'mine')", "mine"),
+    "renamed into a directory of its own": ("os.mkdir('out'); os.rename(O + '/theirs', 'out/mine')", "out/mine"),
+    "in the place of a file of the user's": ("os.replace(O + '/theirs', 'mine.txt')", "mine.txt.during-trial"),
+    "renamed, then overwritten and removed": ("os.rename(O + '/theirs', 'mine'); open('mine', 'w').write('x'); os.remove('mine')", "mine"),
+    "renamed, then appended to": ("os.rename(O + '/theirs', 'mine'); open('mine', 'a').write('x')", "mine"),
+    "linked, and its first name removed": ("os.link(O + '/theirs', 'mine'); os.unlink(O + '/theirs')", "mine"),
+    "a directory": ("os.rename(O, 'out'); open('out/theirs', 'w').write('x'); open('out/mine', 'w').write('x')", "out/theirs"),
+    "a directory that is then renamed, then removed": ("os.rename(O, 'out'); os.rename('out', 'later'); shutil.rmtree('later')", "out/theirs"),
+    "from another disk": ("shutil.move(S + '/theirs', 'mine')", "mine"),
+    "a directory from another disk": ("shutil.move(S, 'out'); shutil.rmtree('out')", "out/theirs"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("way", MOVED_IN)
-def test_what_the_job_moves_to_itself_goes_back_to_where_it_came_from(make_session, home, way):
+def test_what_the_job_moves_to_itself_stays_and_is_named(make_session, home, way):
     outside = home.parent / f"{home.name}-outside"
     disk = Path(tempfile.mkdtemp(prefix="autotune-test-", dir="/dev/shm" if os.path.isdir("/dev/shm") else "/var/tmp"))
     try:
         for folder in (outside, disk):
             folder.mkdir(exist_ok=True)
             (folder / "theirs").write_text("theirs")
-        (outside / "link").symlink_to("theirs")
-        before = state(home), state(outside), state(disk)
-        session = make_session(HEAD + f"O, S = {str(outside)!r}, {str(disk)!r}\n{MOVED_IN[way]}\nopen('done', 'w').close()", keep=())
+        before, (job, where) = state(home), MOVED_IN[way]
+        session = make_session(HEAD + f"O, S = {str(outside)!r}, {str(disk)!r}\n{job}\nopen('done', 'w').close()", keep=())
         wait_for((home / "done").exists)
         session.close()
-        if "unpacked" in way:
-            assert (outside / "new" / "x").read_text() == "x\n"
-            shutil.rmtree(outside / "new")
-        assert (state(home), state(outside), state(disk)) == before
-        assert not session.outcome["failed"] and not session.outcome["left"]
+        assert (home / where).read_text() == "theirs" and not session.outcome["failed"]
+        assert any((home / where).is_relative_to(told) for told in session.outcome["left"]), session.outcome
+        found = {name: what for name, what in state(home).items() if name in before}
+        assert found == before, "and nothing else has changed"
     finally:
-        shutil.rmtree(disk)
-
-
-def test_a_directory_goes_back_past_a_place_where_the_job_has_made_another_one(make_session, home):
-    """Rotated through a place where nobody is looked after: what the job made there stays, and is not in the way."""
-    outside = home.parent / f"{home.name}-outside"
-    outside.mkdir()
-    before = state(home)
-    rotate = "os.rename(A, B); os.mkdir(A); open(A + '/other', 'w').write('x')"
-    session = make_session(
-        HEAD + f"O = {str(outside / 'o')!r}\nA, B = 'folder', O\n{rotate}\nA, B = O, 'older'\n{rotate}\nopen('done', 'w').close()", keep=()
-    )
-    wait_for((home / "done").exists)
-    session.close()
-    assert state(home) == before and not session.outcome["failed"]
-    assert (outside / "o" / "other").read_text() == "x"
-
-
-def test_what_cannot_go_back_stays_where_the_job_moved_it_and_is_named(make_session, home):
-    outside = home.parent / f"{home.name}-outside"
-    outside.mkdir()
-    (outside / "theirs").write_text("theirs")
-    session = make_session(HEAD + f"os.rename({str(outside / 'theirs')!r}, 'mine')\nopen('done', 'w').close()", keep=())
-    wait_for((home / "done").exists)
-    (outside / "theirs").write_text("anew")
-    session.close()
-    assert (home / "mine").read_text() == "theirs" and (outside / "theirs").read_text() == "anew"
-    assert session.outcome["left"] == [str(home / "mine")] and not session.outcome["failed"]
+        shutil.rmtree(disk, ignore_errors=True)
 
 
 @pytest.mark.parametrize("change", ["open(T, 'w').write('x')", "open(T, 'a').write('x')", "f = open(T, 'r+'); f.write('x'); f.close()", "os.remove(T)",
@@ -353,23 +315,36 @@ def test_compiled_modules_stay_and_are_not_told_but_go_with_a_package_of_the_job
 
 
 def test_a_job_that_writes_very_many_files_in_two_steps(ledger, home):
-    log = home / "session" / "written" / "i-1"
-    records = (f"{2 * n}\0+\0{home}/out/{n}.tmp\0\x000\0{2 * n + 1}\0>\0{home}/out/{n}.tmp\0{home}/out/{n}\x000\0" for n in range(50_000))
-    log.write_text("".join(records) + f"999999\0m\0{home}/out\0{home}/later\x000\0")
-    began, names = time.process_time(), Names(str(home / "session" / "written"))
-    names.catch_up()
-    assert time.process_time() - began < 5 and len(names.files) == 50_000 and str(home / "later" / "7") in names.files
+    written, out = home / "session" / "written", home / "out"
+    records = [{"what": "made", "path": str(out), "folder": True}]
+    for n in range(50_000):
+        records.append({"what": "made", "path": f"{out}/{n}.tmp"})
+        records.append({"what": "renamed", "path": f"{out}/{n}.tmp", "to": f"{out}/{n}", "stays": False, "inode": 7})
+    records.append({"what": "renamed", "path": str(out), "to": f"{home}/later", "stays": False, "folder": True})
+    (written / "log").write_text("".join(json.dumps(record) + "\n" for record in records))
+    began, log = time.process_time(), Log(str(written))
+    with log.alone():
+        pass
+    assert time.process_time() - began < 5 and len(log.made) == 50_001 and log.made[f"{home}/later/7"].inode == 7
 
 
 def test_a_spoilt_log_removes_nothing_it_does_not_name(ledger, home):
-    ledger.makes_directory(str(home / "out"))
+    ledger.makes(str(home / "out"), folder=True)
     (home / "out").mkdir()
     for name in ("a", "b"):
         ledger.opens(str(home / "out" / name), os.O_WRONLY | os.O_CREAT)
         (home / "out" / name).write_text("x")
-    (log,) = (home / "session" / "written").glob("i-*")
+    log = home / "session" / "written" / "log"
     log.write_bytes(log.read_bytes()[:-10] + bytes(20))
     assert put_back(str(home / "session"))["left"] == [str(home / "out" / "b")] and not (home / "out" / "a").exists()
+
+
+def test_an_original_of_which_a_spoilt_log_says_nothing_is_told(ledger, home):
+    ledger.removes(str(home / "mine.txt"))
+    (home / "mine.txt").unlink()
+    (home / "session" / "written" / "log").write_bytes(bytes(100))
+    ((_, why, kept),) = put_back(str(home / "session"))["failed"]
+    assert "cannot be read" in why and Path(kept).read_text().startswith("the user's own")
 
 
 def test_nothing_is_put_back_while_a_process_of_the_trial_still_runs(ledger, home):
@@ -513,25 +488,19 @@ def ledger(tmp_path: Path, home: Path) -> Ledger:
     return Ledger(str(tmp_path / "session" / "written"))
 
 
-@pytest.mark.parametrize("fails", [errno.EXDEV, errno.EBUSY])
-def test_two_mounts_of_one_disk(ledger, home, monkeypatch, fails):
-    """As in containers: one device number, and still nothing can be renamed from one to the other; or the file itself is a mount."""
-    rename = {"rename": os.rename, "replace": os.replace}
+def test_where_a_file_can_have_no_second_name(ledger, home, monkeypatch):
+    """A file system without links, two mounts of one disk in a container: it is copied."""
 
-    def across(name):
-        def call(source, target):
-            parts = [str(p).startswith(str(home / "session")) for p in (source, target)]
-            if parts[0] != parts[1] or (fails == errno.EBUSY and str(home / "mine.txt") in (str(source), str(target))):
-                raise OSError(fails, os.strerror(fails))
-            return rename[name](source, target)
+    def refuse(*_args, **_options):
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
-        return call
-
-    monkeypatch.setattr(os, "replace", across("replace"))
-    monkeypatch.setitem(noting._WAYS, "moved", (across("rename"), noting._copy))
+    monkeypatch.setattr(os, "link", refuse)
     before = state(home)
     ledger.opens(str(home / "mine.txt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     (home / "mine.txt").write_text("theirs")
+    ledger.opens(str(home / "folder" / "other"), os.O_RDWR)
+    with open(home / "folder" / "other", "r+") as file:
+        file.write("theirs")
     outcome = put_back(str(home / "session"))
     assert not outcome["failed"] and state(home) == before
 
@@ -549,17 +518,17 @@ def test_a_file_with_two_names_keeps_them(ledger, home):
 def test_what_cannot_be_kept_is_not_changed(ledger, home, monkeypatch):
     """A full disk: the job's own call fails, as it would soon anyway; each time."""
 
-    def full(*_args):
+    def full(*_args, **_options):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setitem(noting._WAYS, "copied", (full,))
+    monkeypatch.setattr(Backups, "_copy", full)
     for _ in range(2):
         with pytest.raises(CannotKeep, match="No space left"):
             ledger.opens(str(home / "mine.txt"), os.O_RDWR)
-    monkeypatch.setattr("autotune_trials.file_restore.claims._take_name", full)
+    monkeypatch.setattr(Log, "note", full)
     for call in (ledger.removes, lambda path: ledger.opens(path, os.O_WRONLY | os.O_APPEND)):
         with pytest.raises(CannotKeep, match="No space left"):
-            call(str(home / "mine.txt"))
+            call(str(home / "folder" / "other"))
     outcome = put_back(str(home / "session"))
     assert not outcome["failed"] and not outcome["unkept"] and (home / "mine.txt").read_text().startswith("the user's own")
 
@@ -629,12 +598,14 @@ def test_interrupted_while_files_are_put_back(make_session, home, monkeypatch):
 
     restored = itertools.count()
 
-    def restore_file(*arguments) -> None:
+    as_it_was = restore._as_it_was
+
+    def interrupted(*arguments) -> None:
         if next(restored) == 30:
             os.kill(os.getpid(), signal.SIGINT)
-        bring_back.restore_file(*arguments)
+        as_it_was(*arguments)
 
-    monkeypatch.setattr("autotune_trials.file_restore.restore.restore_file", restore_file)
+    monkeypatch.setattr(restore, "_as_it_was", interrupted)
     over = threading.Event()
     threading.Thread(target=over.wait, daemon=True).start()
     before_us = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
@@ -696,7 +667,7 @@ def test_what_was_written_since_is_not_touched(killed):
 
 
 def test_old_files_that_were_copied_there_since_are_not_touched(ledger, home, monkeypatch):
-    ledger.makes_directory(str(home / "checkpoints"))
+    ledger.makes(str(home / "checkpoints"), folder=True)
     (home / "checkpoints").mkdir()
     (home / "checkpoints" / "mine").write_text("weeks of training")
     os.utime(home / "checkpoints" / "mine", (1e9, 1e9))  # as cp -p and tar leave it
@@ -708,10 +679,8 @@ def test_old_files_that_were_copied_there_since_are_not_touched(ledger, home, mo
 def test_a_file_that_cannot_be_put_back_is_told_with_its_original(make_session, home):
     session = make_session("open('mine.txt', 'w').write('x')\nopen('done', 'w').close()", keep=())
     wait_for((home / "done").exists)
-    claims = [p for p in session.paths.written.glob("e-*") if json.loads(p.read_text())["path"] == str(home / "mine.txt")]
-    entry = json.loads(claims[0].read_text())
-    entry["path"] = "/proc/version/mine.txt"  # where nothing can be put
-    claims[0].write_text(json.dumps(entry))
+    log = session.paths.written / "log"
+    log.write_text(log.read_text().replace(str(home / "mine.txt"), "/proc/version/mine.txt"))  # where nothing can be put
     session.close()
     ((path, why, kept),) = session.outcome["failed"]
     assert path == "/proc/version/mine.txt" and why and Path(kept).read_text().startswith("the user's own")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from session_waits import wait_for
+from tiers import slow
 
 from autotune_trials.diagnosis import oom_kills
 from autotune_trials.protocol.messages import Block, KnobChoice, SessionConfig
@@ -57,6 +58,7 @@ def failure_of(work, *args) -> SessionFailed:
     return caught.value
 
 
+@pytest.mark.slow
 def test_live_blocks_and_the_end_of_workers(make_session):
     session = start(make_session, job(workers=1), hang_timeout_s=30.0)
     assert session.wait_hello().job.loader.num_workers == 1
@@ -80,6 +82,7 @@ def test_a_fixed_window(make_session):
 THINKING_S = 1.5
 
 
+@pytest.mark.slow
 def test_a_window_that_is_too_short_goes_on_in_the_same_process(make_session):
     session = start(make_session, job(), config=SessionConfig("fixed", "", steps=20, seed=0), hang_timeout_s=30.0)
     session.wait_hello()
@@ -100,6 +103,7 @@ def test_a_window_that_is_too_short_goes_on_in_the_same_process(make_session):
     assert not whole.ended_early
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_while_its_window_goes_on_says_so(make_session):
     session = start(make_session, job(step="optimizer.step(); step == 29 and sys.exit()"), config=SessionConfig("fixed", "", steps=20, seed=0))
     session.wait_hello()
@@ -116,6 +120,7 @@ def test_a_dataset_that_blocks_is_a_hang_at_its_line(make_session):
     assert failure.kind == "hang" and failure.where == f"job0.py:{line}", failure
 
 
+@pytest.mark.slow
 def test_an_exception_in_a_worker_is_a_crash_with_the_users_traceback(make_session):
     session = start(make_session, job(item="if i == 40: raise KeyError('no such image')", workers=1), hang_timeout_s=30.0)
     failure = failure_of(lambda: (session.wait_hello(), session.run_plan([Block("b", (), 50)])))
@@ -123,7 +128,7 @@ def test_an_exception_in_a_worker_is_a_crash_with_the_users_traceback(make_sessi
     assert failure.where == "job0.py:10"
 
 
-@pytest.mark.parametrize(("at", "done"), [(0, 0), (5, 5)])
+@pytest.mark.parametrize(("at", "done"), [slow(0, 0), (5, 5)])
 def test_a_job_that_raises_says_how_far_it_got_with_the_settings(make_session, at, done):
     in_worker = "self.__dict__.setdefault('read', []).append(i) or len(self.read)"  # wherever the epoch stands
     raises = f"torch.utils.data.get_worker_info() is not None and ({in_worker}) > {8 * at} and [][0]"
@@ -135,6 +140,7 @@ def test_a_job_that_raises_says_how_far_it_got_with_the_settings(make_session, a
     assert (failure.in_block == 0) == (done == 0) and failure.in_block is not None
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_by_itself(make_session):
     session = start(make_session, job(step="optimizer.step(); step > 40 and sys.exit()"))
     session.wait_hello()
@@ -142,6 +148,7 @@ def test_a_job_that_ends_by_itself(make_session):
     assert failure.kind == "ended" and "exit code 0" in failure.detail
 
 
+@pytest.mark.slow
 def test_a_job_with_fewer_steps_than_the_warm_up(make_session):
     session = start(make_session, job(step="optimizer.step(); sys.exit()"))
     assert failure_of(session.wait_hello).kind == "ended"
@@ -152,7 +159,10 @@ def test_a_job_with_fewer_steps_than_the_warm_up(make_session):
     [
         ("print('no torch here')", "never imported torch"),
         ("import torch\ntorch.ones(1)", "neither backward() nor an optimizer"),
-        (job(epochs=1, step="[p.data.sub_(0.1 * p.grad) for p in model.parameters()]"), "updates its parameters itself"),
+        slow(
+            job(epochs=1, step="[p.data.sub_(0.1 * p.grad) for p in model.parameters()]"),
+            "updates its parameters itself",
+        ),
     ],
 )
 def test_unhooked(make_session, source, cause):
@@ -161,6 +171,7 @@ def test_unhooked(make_session, source, cause):
     assert failure.kind == "unhooked" and cause in failure.detail
 
 
+@pytest.mark.slow
 def test_python_that_ignores_us(make_session, tmp_path):
     (tmp_path / "train.py").write_text(job(epochs=1))
     session = start(make_session, [sys.executable, "-I", "train.py"])
@@ -168,6 +179,7 @@ def test_python_that_ignores_us(make_session, tmp_path):
     assert failure.kind == "unhooked" and "Take -I out" in failure.detail
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_a_distributed_session(make_session, tmp_path):
     (tmp_path / "train.py").write_text(job())
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
@@ -196,7 +208,10 @@ optimizer.step()
 UNSEEN = "signal.signal(signal.SIGCHLD, signal.SIG_DFL)"  # torch notices the worker's end only when it waits for a batch
 
 
-@pytest.mark.parametrize(("before", "number", "kind"), [("pass", 9, "killed"), (UNSEEN, 9, "killed"), (UNSEEN, 11, "crash")])
+@pytest.mark.parametrize(
+    ("before", "number", "kind"),
+    [("pass", 9, "killed"), slow(UNSEEN, 9, "killed"), slow(UNSEEN, 11, "crash")],
+)
 def test_a_worker_that_somebody_kills_is_no_crash_of_the_jobs(make_session, before, number, kind):
     """Whether torch names the signal, or says only that the worker exited unexpectedly."""
     lines = ENDS_ITS_WORKER.format(before=before, signal=number).replace("\n", "\n            ")

@@ -76,9 +76,8 @@ def executor(folder: Path, run: str = "run", **options: object) -> LocalExecutor
     return LocalExecutor(spec, folder / run)
 
 
-@pytest.mark.parametrize(
-    "resumed", [pytest.param(True, id="a good checkpoint is there"), pytest.param(False, id="none is there", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("resumed", [True, False], ids=["a good checkpoint is there", "none is there"])
 def test_every_trial_starts_as_the_first_and_the_users_checkpoint_is_untouched(tmp_path: Path, resumed: bool) -> None:
     (tmp_path / "train.py").write_text(RESUMES)
     ground = tmp_path.parent / f"{tmp_path.name}-ground"

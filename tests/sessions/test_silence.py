@@ -17,6 +17,7 @@ BY_PACE = {"hang_timeout_s": FULL_S, "shortest_hang_s": 1.0}
 STUCK_WORKER = "torch.utils.data.get_worker_info() is not None and time.sleep(9999)"
 
 
+@pytest.mark.slow
 def test_a_loader_whose_workers_never_answer_costs_what_the_jobs_pace_says(make_session):
     session = start(make_session, job(item=STUCK_WORKER), unchanged=True, **BY_PACE)
     session.wait_hello()
@@ -44,6 +45,7 @@ PAUSES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pause", PAUSES.values(), ids=PAUSES)
 def test_a_long_pause_is_no_hang(make_session, monkeypatch, pause):
     """Which at the pace of the other iterations it would be."""
@@ -54,6 +56,7 @@ def test_a_long_pause_is_no_hang(make_session, monkeypatch, pause):
     assert len(session.wait_record().losses) >= 40
 
 
+@pytest.mark.slow
 def test_minutes_before_the_first_iteration_are_no_hang_where_they_were_announced(make_session, monkeypatch):
     monkeypatch.setattr("autotune_trials.session.session.PROGRESS_S", 0.1)
     starting = "torch.utils.data.get_worker_info() is not None and i == 0 and time.sleep(4)"
@@ -64,6 +67,7 @@ def test_minutes_before_the_first_iteration_are_no_hang_where_they_were_announce
     assert len(report.window.times_s) == 10
 
 
+@pytest.mark.slow
 def test_what_other_settings_make_slow_is_not_the_jobs_pace(make_session):
     pace = SlowestGap()
     slow = "torch.utils.data.get_worker_info() is not None and time.sleep(0.1)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,12 @@ class Settings:
     wrong: tuple[Any, ...]  # values check_value must refuse
     machine: Machine = CPU  # where the knob has a domain
     job: JobFacts = JOB
-    leaves_a_trace: bool = True  # apply shows in SmallJob.state()
+    shows: Callable[[], Any] | None = None  # where a program sees it, unless SmallJob.state() has it
+
+
+def shown() -> dict[str, Any]:
+    """What ``shows`` of each knob gives."""
+    return {name: settings.shows() for name, settings in SETTINGS.items() if settings.shows}
 
 
 SETTINGS: dict[str, Settings] = {

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from knob_settings import shown
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -181,4 +182,5 @@ class SmallJob:
             "gc": (gc.get_threshold(), gc.get_freeze_count() > FROZEN),
             "retaining": self.heap.retaining,
             "benchmark": torch.backends.cudnn.benchmark,
+            **shown(),
         }

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 import torch
-from knob_settings import SETTINGS
+from knob_settings import SETTINGS, shown
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
@@ -86,6 +86,7 @@ def state() -> dict[str, Any]:
         "prefetch": agent.live.get(CudaPrefetch).prefetch is not None,
         "gc": (gc.get_threshold(), gc.get_freeze_count() > FROZEN),
         "retaining": agent.live.get(MallocRetain).heap.retaining,
+        **shown(),
         "mode": agent.live.entries[0]._mode,
     }
 

@@ -101,6 +101,7 @@ except TypeError as error:
 """
 
 
+@pytest.mark.slow
 def test_arguments_take_the_place_of_those_of_any_caller(tmp_path: Any) -> None:
     chosen = {"ddp_bucket_cap_mb": 50, "gradient_as_bucket_view": True, "static_graph": True}
     variables = {name: text for knob, value in chosen.items() for name, text in get(knob).environment(value).items()}
@@ -115,6 +116,7 @@ def test_arguments_take_the_place_of_those_of_any_caller(tmp_path: Any) -> None:
     assert "no_such_argument" in wrong
 
 
+@pytest.mark.slow
 def test_unset_is_torchs_own_size(tmp_path: Any) -> None:
     variables = get("ddp_bucket_cap_mb").environment("unset")
     code = BUILT.replace('("ddp_bucket_cap_mb", 50)', '("ddp_bucket_cap_mb", "unset")')

@@ -125,6 +125,7 @@ def test_compile_really_compiles() -> None:
     assert job.entries[0].mode is None
 
 
+@pytest.mark.slow
 def test_cudnn_switches_are_set_right_after_import() -> None:
     code = (
         "import os, torch\nfrom autotune_spaces.knobs import at_import\n"

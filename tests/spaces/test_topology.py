@@ -238,6 +238,7 @@ print(json.dumps([sorted(os.sched_getaffinity(0)), torch.get_num_threads()]))
 """
 
 
+@pytest.mark.slow
 def test_each_rank_runs_on_the_node_of_its_gpu(tmp_path: Path) -> None:
     own = sorted(os.sched_getaffinity(0))
     if len(own) < 2:

@@ -8,12 +8,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tiers import slow
 
 from autotune.executors.local import LocalExecutor
 from autotune.job.load import load_job
 from autotune.journal import Journal
 from autotune.report.terminal import open_progress
 from autotune.results import Observation
+from autotune.stages import fresh
 from autotune.stages.context import RunContext
 from autotune.stages.observe import copy_share, observe
 from autotune.tracking import open_tracker
@@ -49,11 +51,17 @@ while True:
 """
 
 
+@pytest.fixture(autouse=True)
+def _short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fresh, "MIN_SECONDS", 0.5)
+
+
 def observed(folder: Path, item: str, workers: int, length: int = 16_000) -> Observation:
     (folder / "train.py").write_text(JOB)
     (folder / "job.yaml").write_text(
         f"command: {sys.executable} train.py {item} {workers} {length}\n"
         "search_space: {num_workers: auto, persistent_workers: auto}\ntraces: none\ntracking: {uri: null}\n"
+        "convergence: {steps: 60}\n"
     )
     spec, run_dir = load_job(folder / "job.yaml"), folder / "run"
     started = time.monotonic()
@@ -66,6 +74,7 @@ def observed(folder: Path, item: str, workers: int, length: int = 16_000) -> Obs
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_dataset_that_waits_is_tried_with_workers_far_beyond_the_cores(tmp_path: Path, workers: int) -> None:
     found = observed(tmp_path, "waits", workers)
@@ -76,7 +85,7 @@ def test_a_dataset_that_waits_is_tried_with_workers_far_beyond_the_cores(tmp_pat
     assert found.job.process.most_files > found.job.process.open_files > 0
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, slow(2)])
 def test_a_dataset_that_computes_keeps_the_cores(tmp_path: Path, workers: int) -> None:
     found = observed(tmp_path, "computes", workers)
     assert found.reader is not None and found.reader.cpu_share > 0.8
@@ -84,6 +93,7 @@ def test_a_dataset_that_computes_keeps_the_cores(tmp_path: Path, workers: int) -
     assert max(found.domains["num_workers"]) == max(found.machine.cores, workers)  # type: ignore[type-var]
 
 
+@pytest.mark.slow
 def test_short_epochs_are_named_by_their_ends(tmp_path: Path) -> None:
     found = observed(tmp_path, "ready", 2, length=5 * 16)
     assert found.bottleneck == "epoch ends"

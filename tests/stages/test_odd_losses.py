@@ -30,10 +30,6 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 SAME = {"optimizer_impl": "foreach"}  # rounds differently at most
 
 
-def slow(*values: str):
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
 def check(
     folder: Path, monkeypatch: pytest.MonkeyPatch, words: str, config: dict[str, Value], extra: str = ""
 ) -> LossVerdict:
@@ -59,7 +55,8 @@ def pairs_of(
         yield Pairs(context, config, {}, "check")
 
 
-@pytest.mark.parametrize("kind", ["vector", slow("plain"), slow("negative"), slow("tiny"), slow("two")])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["vector", "plain", "negative", "tiny", "two"])
 def test_a_harmless_change_passes_whatever_the_loss_looks_like(tmp_path, monkeypatch, kind):
     verdict = check(tmp_path, monkeypatch, kind, SAME)
     assert verdict.verdict == "unchanged", verdict.reason
@@ -70,13 +67,14 @@ def test_a_harmless_change_passes_whatever_the_loss_looks_like(tmp_path, monkeyp
         assert 1.0 < first < 2.0, "cross entropy over four classes begins near log 4"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
         ("unseen", "mark it with autotune.step(loss=…)"),
-        slow("nan", "the job's own loss is not a finite number at step 1"),
-        slow("constant", "the job's own loss stays at 1: it cannot show whether anything changed. Placeholder data"),
-        slow("no_progress", "does not move"),
+        ("nan", "the job's own loss is not a finite number at step 1"),
+        ("constant", "the job's own loss stays at 1: it cannot show whether anything changed. Placeholder data"),
+        ("no_progress", "does not move"),
     ],
 )
 def test_a_loss_that_can_show_nothing_says_so(tmp_path, monkeypatch, kind, said):
@@ -108,6 +106,7 @@ def test_a_metric_that_the_job_prints_is_checked(tmp_path, monkeypatch):
     assert (metric.name, metric.verdict) == ("val_acc", "unchanged")
 
 
+@pytest.mark.slow
 def test_a_job_with_too_few_steps_says_what_to_raise(tmp_path, monkeypatch):
     monkeypatch.setattr(fresh, "FEWEST_ITERATIONS", 5)  # on a busy machine most of so short a run is warm-up; here the loss is asked
     verdict = check(tmp_path, monkeypatch, "plain 58", SAME)

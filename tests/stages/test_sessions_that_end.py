@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from replayed import Machine, job, run, table
+from tiers import slow
 
 from autotune.errors import BaselineError
 from autotune.executors.base import FixedRun, LiveSession, SessionFailed
@@ -22,6 +23,13 @@ from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Record
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
+
+
+@pytest.fixture(autouse=True)
+def _no_signal_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.stages.context.ON_ITS_WAY_S", 0.0)
+
 
 FASTER = {"num_workers": 2}
 
@@ -81,7 +89,7 @@ def test_every_comparison_is_made_within_one_session(tmp_path: Path, how: str) -
 
 
 @pytest.mark.parametrize("how", ["ended", "crash"])
-@pytest.mark.parametrize("steps", [30, 20])
+@pytest.mark.parametrize("steps", [30, slow(20)])
 def test_blocks_become_as_short_as_the_job_needs(tmp_path: Path, steps: int, how: str) -> None:
     """44 iterations are wanted, the job has 30, or 20."""
     machine = ShortJob(table(), steps=steps, how=how)
@@ -224,7 +232,7 @@ def test_a_candidate_with_which_they_are_killed_each_time_is_infeasible(only_wor
         assert live.reference({}) > 0
 
 
-@pytest.mark.parametrize(("kind", "allowed"), [("killed", KILLS), ("crash", 1), ("hang", 1)])
+@pytest.mark.parametrize(("kind", "allowed"), [slow("killed", KILLS), ("crash", 1), ("hang", 1)])
 def test_how_often_a_fresh_run_may_fail(tmp_path: Path, kind: str, allowed: int) -> None:
     """Of ``allowed`` attempts the last one counts."""
     failures = iter([SessionFailed(kind, "as planted")] * (allowed - 1))

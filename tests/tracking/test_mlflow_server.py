@@ -22,6 +22,7 @@ from autotune.tracking.ui import free_port, server_command
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
+@pytest.mark.slow
 def test_a_server_that_is_away_at_first(tmp_path: Path) -> None:
     from mlflow import MlflowClient
 

@@ -53,6 +53,7 @@ def test_parent_and_children(new_run_dir: Path) -> None:
     client = MlflowClient(tracking_uri=f"sqlite:///{new_run_dir.parent / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("digits")
     assert experiment is not None
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development", "the view for model training"
     runs = client.search_runs([experiment.experiment_id])
     (parent,) = [r for r in runs if "mlflow.parentRunId" not in r.data.tags]
     children = [r for r in runs if r is not parent]
@@ -166,6 +167,7 @@ Slow(run_dir, resolve("auto", run_dir), "digits").send()
 """
 
 
+@pytest.mark.slow
 def test_kill_9_between_a_send_and_its_cursor(run_dir: Path) -> None:
     record(open_tracker("auto", "digits", run_dir, offline=True), run_dir)
     offsets = [offset for _, offset in read_events(SpoolPaths(run_dir).spool)]
@@ -213,6 +215,7 @@ def test_two_studies_of_one_job_do_not_meet(tmp_path: Path) -> None:
     assert len(client.search_runs([experiment.experiment_id])) == 2 * (TRIALS + 1)
 
 
+@pytest.mark.slow
 def test_an_emptied_store_gets_everything_again(run_dir: Path) -> None:
     record(open_tracker("auto", "digits", run_dir), run_dir)
     first = content(uri_of(run_dir))

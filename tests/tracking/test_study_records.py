@@ -73,6 +73,8 @@ def test_every_file_and_figure_of_the_explanation_is_in_the_study(tmp_path: Path
         "tuned.yaml", "report.html", "result.json", "findings.json", "loss.png", "waterfall.png", "roofline.png",
         "traces/baseline.json.gz", "traces/winner.json.gz", "traces/baseline.csv",
     }  # fmt: skip
+    said = parent.data.tags["mlflow.note.content"]
+    assert "× faster" in said and "`num_workers`: " in said and "report.html" in said
     metrics = parent.data.metrics
     assert metrics["explain/wall_s"] == explained().explanation.wall_s
     assert metrics["explain/findings"] == 1, "what the winner cured is not counted"
@@ -85,6 +87,7 @@ def test_every_file_and_figure_of_the_explanation_is_in_the_study(tmp_path: Path
 
 def test_a_run_without_explanation_leaves_none_of_it(tmp_path: Path) -> None:
     parent, files = recorded(tmp_path, samples()["keep"])
+    assert parent.data.tags["mlflow.note.content"].startswith("**Keep your settings**: ")
     assert "findings.json" not in files
     assert "waterfall.png" not in files
     assert not [name for name in parent.data.metrics if name.startswith(("explain/", "importance/"))]

@@ -119,7 +119,8 @@ def test_a_server_that_comes_back_has_the_record_before_the_run_ends(server: str
 long = pytest.mark.faults
 
 
-@pytest.mark.parametrize("status", [403, 507, *(pytest.param(status, marks=long) for status in (401, 429, 500, 503))])
+@pytest.mark.slow
+@pytest.mark.parametrize("status", [403, *(pytest.param(status, marks=long) for status in (401, 429, 500, 503, 507))])
 def test_a_server_that_refuses_costs_one_line(status: int, server: str, between: UnreliableServer, run_dir: Path, quick_pauses: None) -> None:
     said: list[str] = []
     experiment = an_experiment()
@@ -134,6 +135,7 @@ def test_a_server_that_refuses_costs_one_line(status: int, server: str, between:
     check_on_record(server, experiment, run_dir)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ["lose", *(pytest.param(action, marks=long) for action in ("half", "cut"))])
 def test_every_answer_lost_once(action: str, server: str, between: UnreliableServer, run_dir: Path, quick_pauses: None) -> None:
     """The classic: the server has done what it was asked, and its answer never came. Nothing is there twice."""
@@ -146,6 +148,7 @@ def test_every_answer_lost_once(action: str, server: str, between: UnreliableSer
     check_on_record(server, experiment, run_dir)
 
 
+@pytest.mark.slow
 def test_a_request_given_up_and_carried_out_later_leaves_one_run(
     server: str, between: UnreliableServer, run_dir: Path, quick_pauses: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +171,7 @@ def test_a_request_given_up_and_carried_out_later_leaves_one_run(
     assert kept.data.metrics == {"speedup": 1.0}, "the one that was filled stays"
 
 
+@pytest.mark.slow
 def test_a_server_that_never_answers_delays_nobody(
     server: str, between: UnreliableServer, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +237,7 @@ def killed_after(server: UnreliableServer, run_dir: Path, requests: int) -> bool
     return process.wait() == -signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("requests", [6])
 def test_kill_9_between_the_write_and_the_mark(requests: int, server: str, between: UnreliableServer, run_dir: Path) -> None:
     """After every request: tests/faults/test_every_tracking_kill.py."""
@@ -244,6 +249,7 @@ def test_kill_9_between_the_write_and_the_mark(requests: int, server: str, betwe
     check_on_record(server, experiment, run_dir)
 
 
+@pytest.mark.slow
 def test_two_syncs_at_once(server: str, between: UnreliableServer, run_dir: Path) -> None:
     experiment = an_experiment()
     record(open_tracker(between.uri, experiment, run_dir, offline=True), run_dir)

@@ -50,6 +50,7 @@ def test_the_interval_of_a_job_against_itself_holds_no_gain():
     assert found["runs"] == 2 * found["pairs"] + found["again"]
 
 
+@pytest.mark.slow
 def test_a_planted_gain_is_in_its_interval_and_never_called_slower():
     found = confirmed("quiet", 39, 30)
     assert not found["reason"].startswith(("slower", "no gain of 2% or more:"))

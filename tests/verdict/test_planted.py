@@ -6,6 +6,7 @@ that the scored run does not use.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiers import slow
 
 SUITE = Path(__file__).resolve().parents[2] / "benchmarks" / "verdicts"
 FIRST_SEED = 40_000
@@ -50,37 +52,49 @@ print(json.dumps([[v.verdict, v.reason, v.pairs] for v in found]))
 
 
 @pytest.fixture(scope="module")
-def verdicts(tmp_path_factory):
-    """(bed, change) -> (verdict, reason, pairs)."""
-    cells = [*BREAKERS, *HARMLESS]
+def verdict_of(tmp_path_factory):
+    """``verdict_of(bed, change)``: (verdict, reason, pairs). A bed's baseline runs once."""
     runs = tmp_path_factory.mktemp("runs")
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(SUITE), str(runs), str(FIRST_SEED), json.dumps(cells)],
-        capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return dict(zip(cells, json.loads(done.stdout.splitlines()[-1]), strict=True))
+
+    @functools.cache
+    def judge(bed, change):
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, SUITE, runs, str(FIRST_SEED), json.dumps([[bed, change]])],
+            capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout.splitlines()[-1])[0]
+
+    return judge
 
 
-@pytest.mark.parametrize("cell", BREAKERS, ids=" ".join)
-def test_a_planted_breaker_is_never_accepted(verdicts, cell):
-    verdict, reason, _ = verdicts[cell]
+def each(cells):
+    """The first in every run, the rest with the slow tests."""
+    return [cells[0], *(slow(cell) for cell in cells[1:])]
+
+
+@pytest.mark.parametrize("cell", each(BREAKERS), ids=" ".join)
+def test_a_planted_breaker_is_never_accepted(verdict_of, cell):
+    verdict, reason, _ = verdict_of(*cell)
     assert verdict in ("changed", "undecided"), reason
 
 
-@pytest.mark.parametrize("cell", HARMLESS, ids=" ".join)
-def test_a_harmless_change_is_never_called_changed(verdicts, cell):
-    verdict, reason, _ = verdicts[cell]
+@pytest.mark.parametrize("cell", each(HARMLESS), ids=" ".join)
+def test_a_harmless_change_is_never_called_changed(verdict_of, cell):
+    verdict, reason, _ = verdict_of(*cell)
     assert verdict in ("unchanged", "undecided"), reason
 
 
-def test_most_harmless_changes_are_accepted_and_quickly(verdicts):
-    accepted = [verdicts[cell] for cell in HARMLESS if verdicts[cell][0] == "unchanged"]
+@pytest.mark.slow
+def test_most_harmless_changes_are_accepted_and_quickly(verdict_of):
+    found = [verdict_of(*cell) for cell in HARMLESS]
+    accepted = [verdict for verdict in found if verdict[0] == "unchanged"]
     assert len(accepted) >= len(HARMLESS) - 1
     assert sorted(pairs for _, _, pairs in accepted)[len(accepted) // 2] <= 2
 
 
-def test_settings_are_told_apart_without_training(verdicts):
-    verdict, reason, pairs = verdicts["transformer", "wd-x10"]
+@pytest.mark.slow
+def test_settings_are_told_apart_without_training(verdict_of):
+    verdict, reason, pairs = verdict_of("transformer", "wd-x10")
     assert (verdict, pairs) == ("changed", 1)
     assert "weight_decay" in reason

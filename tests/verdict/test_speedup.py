@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from tiers import slow
 
 from autotune.results import Interval
 from autotune.verdict.sequential import (
@@ -150,7 +151,7 @@ def test_bursts_that_show_in_the_levels_leave_a_narrower_interval_than_those_tha
 
 
 @pytest.mark.parametrize("draw", ["normal", "bursts"])
-@pytest.mark.parametrize("n", LOOKS)
+@pytest.mark.parametrize("n", [LOOKS[0], *(slow(n) for n in LOOKS[1:-1]), LOOKS[-1]])
 def test_coverage_at_each_look(n, draw):
     rng, bound = np.random.default_rng([n, len(draw)]), boundary((n,), 0.025)[0]
     covered = 0
@@ -163,6 +164,7 @@ def test_coverage_at_each_look(n, draw):
     assert 0.93 <= covered / 1000 <= 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tail", "spending"), [(0.0075, LATE), (0.04, EARLY)])
 def test_the_bounds_of_all_looks_together_keep_the_level_and_use_it(tail, spending):
     bounds, rng, above = boundary(LOOKS, tail, spending), np.random.default_rng(20), 0
@@ -174,7 +176,7 @@ def test_the_bounds_of_all_looks_together_keep_the_level_and_use_it(tail, spendi
     assert above / 5000 == pytest.approx(tail, rel=0.25 if tail > 0.02 else 0.6)
 
 
-@pytest.mark.parametrize("finalists", [1, 2, 3])
+@pytest.mark.parametrize("finalists", [1, slow(2), slow(3)])
 def test_the_bounds_that_are_kept_are_those_that_are_found(finalists):
     tail = round(min(0.0075, 0.01 / finalists), 9)
     assert simulated_boundary(LOOKS, tail, 40_000, seed=5)[2:] == pytest.approx(BOUNDS[LOOKS, tail, LATE][2:], rel=0.1)
@@ -185,6 +187,7 @@ def test_one_look_at_few_pairs_is_about_the_t_interval():
     assert boundary((5,), 0.025)[0] == pytest.approx(t_quantile(0.975, 4), rel=0.2)
 
 
+@pytest.mark.slow
 def test_looks_that_share_their_pairs_need_less_than_bonferroni_at_the_last():
     spent = (12 / 16) ** LATE
     assert boundary((12, 16), 0.025)[-1] < 0.98 * boundary((16,), 0.025 * (1 - spent))[0]
@@ -219,7 +222,9 @@ def noisy(rng, truth, noise=0.03, drift=0.0, bursts=0.0):
     return draw
 
 
-@pytest.mark.parametrize("machine", [{}, {"drift": 0.05}, {"bursts": 0.2}, {"noise": 0.1}, {"noise": 0.002}])
+@pytest.mark.parametrize(
+    "machine", [{}, slow({"drift": 0.05}), {"bursts": 0.2}, slow({"noise": 0.1}), {"noise": 0.002}]
+)
 def test_equal_configurations_are_not_adopted(machine):
     rng = np.random.default_rng(7)
     adopted = sum(confirm(noisy(rng, 1.0, **machine)).state == "adopt" for _ in range(500))
@@ -260,6 +265,7 @@ def test_a_claim_is_inside_its_interval():
     assert all(d.interval.low < d.interval.estimate < d.interval.high for d in found)
 
 
+@pytest.mark.slow
 def test_gains_on_a_machine_at_its_limit_are_not_over_claimed():
     rng = np.random.default_rng(13)
     found = [confirm(noisy(rng, 1.15, noise=0.08, bursts=0.2)) for _ in range(600)]
@@ -290,6 +296,7 @@ def decided(ratios, levels, finalists=3):
     raise AssertionError("the last look must decide")
 
 
+@pytest.mark.slow
 def test_on_a_very_noisy_machine_a_gain_is_found_and_nothing_is_not():
     rng = np.random.default_rng(19)
     found = [decided(*very_noisy(rng, 1.15, LOOKS[-1]))[0] for _ in range(300)]
@@ -329,7 +336,7 @@ def test_adoption_needs_the_whole_interval_above_no_gain():
     assert str(last.required_pairs) in last.reason
 
 
-@pytest.mark.parametrize("noise", [0.02, 0.1, 0.2])
+@pytest.mark.parametrize("noise", [slow(0.02), 0.1, slow(0.2)])
 def test_stopping_where_the_budget_ends_keeps_the_risk_and_the_interval(noise):
     rng = np.random.default_rng(17)
     for gain in (1.0, 1.1):

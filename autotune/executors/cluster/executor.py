@@ -51,6 +51,13 @@ class Starting:
     facts: Any  # reference to its SlotFacts
 
 
+def open_executor(
+    spec: JobSpec, run_dir: Path, *, like: Machine | None, say: Tell, warn: Tell
+) -> RayExecutor:
+    """As :func:`autotune.executors.executor_for`."""
+    return RayExecutor(spec, run_dir, like=like, say=say, warn=warn)
+
+
 class RayExecutor(Executor):
     """Sessions on the slots of a Ray cluster.
 

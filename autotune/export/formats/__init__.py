@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
-from autotune.export.formats.accelerate import ACCELERATE
+import importlib
+
 from autotune.export.formats.base import Format
-from autotune.export.formats.diff import DIFF
-from autotune.export.formats.k8s import K8S
-from autotune.export.formats.python import PYTHON
-from autotune.export.formats.sbatch import SBATCH
-from autotune.export.formats.shell import SHELL
-from autotune.export.formats.torchrun import TORCHRUN
-from autotune.export.formats.yaml import YAML
 
-FORMATS: dict[str, Format] = {f.name: f for f in (YAML, SHELL, TORCHRUN, ACCELERATE, SBATCH, K8S, PYTHON, DIFF)}
+_NAMES = (  # of formats: each in the module of its name, as a constant of its name
+    "yaml",
+    "shell",
+    "torchrun",
+    "accelerate",
+    "sbatch",
+    "k8s",
+    "python",
+    "diff",
+    "training-arguments",
+    "lightning",
+)
+FORMATS: dict[str, Format] = {
+    name: getattr(importlib.import_module(f"{__name__}.{word}"), word.upper())
+    for name, word in ((name, name.replace("-", "_")) for name in _NAMES)
+}
 
-__all__ = ["FORMATS", "Format"]
+
+def format_named(name: str) -> Format:
+    """Raises:
+    InputError: there is no such format.
+    """
+    from autotune.errors import InputError
+    from autotune.job.mistakes import listing, nearest
+
+    if name not in FORMATS:
+        close = nearest(name, FORMATS)
+        remedy = f"did you mean '{close}'?" if close else ""
+        raise InputError(f"no format '{name}'", where="--format", expected=listing(FORMATS), remedy=remedy)
+    return FORMATS[name]
+
+
+__all__ = ["FORMATS", "Format", "format_named"]

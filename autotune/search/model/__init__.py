@@ -16,7 +16,7 @@
 Functions of numbers: no files, no clock, no torch.
 """
 
-from autotune.search.model.knobs import FIRST_LOOK, Answer, KnobVerdict, Plot, SearchKnob
+from autotune.search.model.knobs import FIRST_LOOK, RECALLED, Answer, KnobVerdict, Plot, SearchKnob
 from autotune.search.model.search import ModelSearch
 
-__all__ = ["FIRST_LOOK", "Answer", "KnobVerdict", "ModelSearch", "Plot", "SearchKnob"]
+__all__ = ["FIRST_LOOK", "RECALLED", "Answer", "KnobVerdict", "ModelSearch", "Plot", "SearchKnob"]

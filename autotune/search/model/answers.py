@@ -73,12 +73,15 @@ class Judge:
         changed[np.arange(len(changes)), [k for k, _ in changes]] = [v for _, v in changes]
         changed = columns.settle(changed)
         gains, sds, priors = belief.gains(changed, index)
-        for (k, v), same, gain, sd, prior in zip(
-            changes, (changed == index).all(axis=1), gains, sds, priors, strict=True
+        for (k, v), other, gain, sd, prior in zip(
+            changes, changed, gains, sds, priors, strict=True
         ):
-            if not same:
+            if not (other == index).all():
                 price = self.price(belief, k, v) - self.price(belief, k, int(index[k]))
-                beyond = worth(float(gain), float(sd), float(prior), self.live_error).beyond(price)
+                expected = belief.expected(other, index)
+                beyond = worth(
+                    float(gain), float(sd), float(prior), self.live_error, expected=expected
+                ).beyond(price)
                 regret[k] = max(regret[k], beyond)
         return regret
 
@@ -92,7 +95,8 @@ class Judge:
         columns = self.evidence.columns
         less = self._with(index, k, int(columns.default[k]))
         gain, sd, prior = belief.gain(index, less)
-        expected = worth(gain, sd, prior, self.live_error).expected
+        before = belief.expected(index, less)
+        expected = worth(gain, sd, prior, self.live_error, expected=before).expected
         price, knob = self.price(belief, k, int(index[k])), columns.knobs[k]
         return KnobVerdict(
             knob.name, knob.values[index[k]], gain, sd, expected, price, expected > price

@@ -11,12 +11,12 @@ asked of ``normalise``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.search.model.knobs import SearchKnob
-from autotune_spaces.base import Config
+from autotune.search.model.knobs import SearchKnob, same
+from autotune_spaces.base import Config, Value
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,10 +40,18 @@ class Pair:
 
 
 class Columns:
-    """The coding of one search's configurations."""
+    """The coding of one search's configurations.
+
+    Args:
+        expected: (knob, value) -> effect on log cost that its prior is centred on; elsewhere 0.
+    """
 
     def __init__(
-        self, knobs: Sequence[SearchKnob], normalise: Callable[[Config], Config], bottleneck: str
+        self,
+        knobs: Sequence[SearchKnob],
+        normalise: Callable[[Config], Config],
+        bottleneck: str,
+        expected: Mapping[tuple[str, Value], float] | None = None,
     ) -> None:
         import numpy as np
 
@@ -63,7 +71,19 @@ class Columns:
         self.in_a = np.array([pair.in_a for pair in self.pairs], dtype=bool)
         self.in_b = np.array([pair.in_b for pair in self.pairs], dtype=bool)
         self.prior_sd = np.array(prior + [PAIR_SD] * len(self.pairs))
+        self.prior_mean = self._prior_mean(expected or {})
         self.conditions = [self._conditions_of(k) for k in range(len(self.knobs))]
+
+    def _prior_mean(self, expected: Mapping[tuple[str, Value], float]) -> np.ndarray:
+        import numpy as np
+
+        mean = np.zeros(len(self.prior_sd))
+        for k, knob in enumerate(self.knobs):
+            for v, value in enumerate(knob.values):
+                for (name, recorded), effect in expected.items():
+                    if v != self.default[k] and name == knob.name and same(value, recorded):
+                        mean[self.column[k, v]] = effect
+        return mean
 
     def encode(self, config: Config) -> np.ndarray:
         """Index vector of ``config``."""

@@ -52,7 +52,7 @@ class Compiling:
                 break  # the first graph is of the guess, if that can be had
             if v == evidence.columns.default[c] or evidence.excluded[c, v]:
                 continue
-            if self._start_up_s.get(v, 0.0) > DEAREST * seconds_left:
+            if self.too_dear(v, seconds_left):
                 continue
             # The first time on what was measured well without it, so that a failure has a name.
             index = (
@@ -68,6 +68,10 @@ class Compiling:
             if promise > best_promise:
                 best, best_promise = index, promise
         return best
+
+    def too_dear(self, v: int, seconds_left: float) -> bool:
+        """Whether starting that value takes too much of the search's time."""
+        return self._start_up_s.get(v, 0.0) > DEAREST * seconds_left
 
     def _values(self) -> list[int]:
         """Of the compiled knob, the guess first."""

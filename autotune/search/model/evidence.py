@@ -42,6 +42,10 @@ class Belief:
         """log(cost of ``over`` / cost of ``index``): mean, sd, and the sd before any block."""
         return self.posterior.of(self.columns.row(over) - self.columns.row(index))
 
+    def expected(self, index: np.ndarray, over: np.ndarray) -> float:
+        """The same log gain as it was expected before any block."""
+        return self.posterior.expected(self.columns.row(over) - self.columns.row(index))
+
     def gains(
         self, indices: np.ndarray, over: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -178,9 +182,8 @@ class Evidence:
 
         columns = self.columns
         if not self.indices:
-            return Belief(
-                columns, regression.prior_only(columns.prior_sd), columns.default, self.first_noise
-            )
+            posterior = regression.prior_only(columns.prior_sd).around(columns.prior_mean)
+            return Belief(columns, posterior, columns.default, self.first_noise)
         indices = np.array(self.indices)
         blocks = self._blocks(indices)
         noise = self._fitted_noise(blocks, indices)
@@ -194,22 +197,26 @@ class Evidence:
         stretches = [None if at is None else int(at // regression.LEVEL_S) for at in self.times_s]
         new = [a is None or a != b for a, b in zip(stretches[1:], stretches, strict=False)]
         time = np.cumsum([0, *new])
-        y = np.array(self.log_costs) - self.log_costs[0]
+        x = self.columns.rows(indices)
+        y = np.array(self.log_costs) - x @ self.columns.prior_mean  # what was not expected
         return regression.Blocks(
-            self.columns.rows(indices), y, np.array(self.weights), time, bool(time[-1] < len(y) - 1)
+            x, y - y[0], np.array(self.weights), time, bool(time[-1] < len(y) - 1)
         )
 
     def _centred(
         self, blocks: regression.Blocks, noise: regression.Noise, indices: np.ndarray
     ) -> tuple[regression.Posterior, np.ndarray]:
         """Fitted with the discount centred on the leader that comes out."""
-        posterior = regression.fit(blocks, noise, 0.0, self.columns.prior_sd)
+        around = self.columns.prior_mean
+        posterior = regression.fit(blocks, noise, 0.0, self.columns.prior_sd).around(around)
         leader = self._leader(posterior)
         for _ in range(CENTRES - 1):
             discount = self._discount(posterior, leader, indices)
             if not discount.any():
                 break
-            posterior = regression.fit(blocks, noise, discount, self.columns.prior_sd, posterior)
+            posterior = regression.fit(
+                blocks, noise, discount, self.columns.prior_sd, posterior
+            ).around(around)
             centre, leader = leader, self._leader(posterior)
             if (leader == centre).all():
                 break

@@ -39,7 +39,12 @@ class Worth:
 
 
 def worth(
-    gain: float, sd: float, prior_sd: float, live_error: float, slab: float = SLAB_CHANCE
+    gain: float,
+    sd: float,
+    prior_sd: float,
+    live_error: float,
+    slab: float = SLAB_CHANCE,
+    expected: float = 0.0,
 ) -> Worth:
     """From a normal posterior of a gain to its posterior under spike-and-slab.
 
@@ -47,11 +52,12 @@ def worth(
         gain, sd: posterior of the regression.
         prior_sd: of the same combination of coefficients, before any block; taken out again.
         live_error: what a live session is off by, beside what its blocks say.
+        expected: the gain before any block; taken out again as well.
     """
     if sd >= prior_sd * (1 - 1e-6):  # no block says anything of it
         return Worth(slab, 0.0, SLAB_SD)
     of_data = 1 / max(sd, 1e-6) ** 2 - 1 / prior_sd**2
-    estimate = gain / max(sd, 1e-6) ** 2 / of_data
+    estimate = (gain / max(sd, 1e-6) ** 2 - expected / prior_sd**2) / of_data
     variance = 1 / of_data + live_error**2
     wide = variance + SLAB_SD**2
     # log odds of "has an effect"

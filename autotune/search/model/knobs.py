@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from autotune_spaces.base import Config, Value
 
 FIRST_LOOK = "first look"
+RECALLED = "recalled"  # what earlier runs of alike jobs found best
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Plot:
     """
 
     blocks: tuple[Config, ...]  # only what differs from the job's own; ``{}`` is the baseline
-    purpose: str  # FIRST_LOOK, "sampled", "compile", "leader"
+    purpose: str  # FIRST_LOOK, RECALLED, "sampled", "compile", "leader"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Every value once: in which order, and which need no look.
 
-Guesses first, knobs in the order of the bottleneck. A ladder (workers 0, 1, 2 … 64) is climbed by
+What is expected to gain comes first, then guesses, knobs in the order of the bottleneck. A ladder (workers 0, 1, 2 … 64) is climbed by
 evidence: neighbours of its best value so far, nothing beyond a value that is clearly worse.
 """
 
@@ -15,6 +15,7 @@ from autotune.search.seeds import ORDER, guess
 if TYPE_CHECKING:
     import numpy as np
 
+EXPECTED = 0.01  # log gain from which on what is expected counts as one
 CLEAR_SD, CLEAR = 3.0, 0.02  # worse by so many standard deviations, and by so much
 
 
@@ -30,8 +31,14 @@ class Looks:
                 order.index(columns.knobs[k].name) if columns.knobs[k].name in order else len(order)
             ),
         )
+        expected = columns.effects(columns.prior_mean)  # negative: faster
         self._guess = [
-            _guess_of(columns.knobs[k]) if k in ranked else -1 for k in range(len(columns.knobs))
+            -1
+            if k not in ranked
+            else int(expected[k].argmin())
+            if expected[k].min() < -EXPECTED
+            else _guess_of(columns.knobs[k])
+            for k in range(len(columns.knobs))
         ]
         firsts = [(k, self._guess[k]) for k in ranked if self._guess[k] >= 0]
         rest = [
@@ -40,7 +47,7 @@ class Looks:
             for v in reversed(range(len(columns.knobs[k].values)))
             if v not in (columns.default[k], self._guess[k])
         ]
-        self._order = firsts + rest
+        self._order = sorted(firsts + rest, key=lambda look: round(float(expected[look]), 2))
 
     def open(self, belief: Belief) -> list[tuple[int, int]]:
         """(knob, value) still to be looked at, in order."""

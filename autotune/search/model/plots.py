@@ -57,6 +57,17 @@ class Plots:
         del plot[max(1, blocks - 1) :]
         return [base, *(plot[i] for i in rng.permutation(len(plot)))]
 
+    def recalled(self, index: np.ndarray, blocks: int) -> list[np.ndarray]:
+        """What is expected to be fastest, and each cheap part of it given back in turn."""
+        columns, plot = self.evidence.columns, [index]
+        on_graph = self.evidence.graph_of(index) is not None
+        for k in [int(k) for k in (index != columns.default).nonzero()[0]]:
+            if k not in self.dear and not (on_graph and k in self.locked):
+                less = index.copy()
+                less[k] = columns.default[k]
+                plot.append(columns.settle(less[None, :])[0])
+        return [*plot[: max(1, blocks - 1)], index]
+
     def sampled(
         self, belief: Belief, on_graph: np.ndarray | None, blocks: int, rng: np.random.Generator
     ) -> list[np.ndarray]:

@@ -19,7 +19,7 @@ far are most likely.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -68,6 +68,15 @@ class Posterior:
     covariance: np.ndarray
     prior_sd: np.ndarray  # widened where an effect is large
     counted: np.ndarray  # for each block: 1, or less where it is a burst
+    prior_mean: np.ndarray | float = 0.0  # what was expected before any block
+
+    def around(self, prior_mean: np.ndarray) -> Posterior:
+        """Of coefficients that were fitted as deviations from ``prior_mean``."""
+        return replace(self, mean=self.mean + prior_mean, prior_mean=prior_mean)
+
+    def expected(self, contrast: np.ndarray) -> float:
+        """Mean of a linear combination before any block."""
+        return float((contrast * self.prior_mean).sum())
 
     def of(self, contrast: np.ndarray) -> tuple[float, float, float]:
         """Mean, standard deviation and prior standard deviation of a linear combination."""

@@ -1,7 +1,7 @@
 """Asked for the next plot, told every block.
 
-    first look │ first look │ … sampled, sampled, compile, sampled, … │ leader, leader │ stopped
-    every value once, guesses first    Thompson sampling                last fifth of the time
+    recalled │ first look │ first look │ … sampled, sampled, compile, sampled, … │ leader, leader │ stopped
+    what alike jobs had best    every value once    Thompson sampling     last fifth of the time
 
 The caller measures, keeps the rows and the clock; this is a pure function of what it is told and
 of its seed. A resumed run tells the rows again.
@@ -17,8 +17,8 @@ from autotune.search.model.answers import Judge
 from autotune.search.model.columns import Columns
 from autotune.search.model.compiling import Compiling
 from autotune.search.model.evidence import Evidence
-from autotune.search.model.knobs import FIRST_LOOK, Answer, Plot, SearchKnob
-from autotune.search.model.looks import Looks
+from autotune.search.model.knobs import FIRST_LOOK, RECALLED, Answer, Plot, SearchKnob
+from autotune.search.model.looks import EXPECTED, Looks
 from autotune.search.model.plots import Plots, blocks_of
 from autotune_spaces.base import Config, Value
 
@@ -30,6 +30,9 @@ MINIMUM_GAIN = 0.02  # what a confirmation adopts
 GRAPH_GAIN_NEEDED = 0.01
 OPEN_REGRET = 0.002  # what the changes of the answer may still gain when the search stops
 FEWEST_ROWS = 24  # blocks before it may stop for that
+# A measured effect is far from the expected one: by so much, so many standard deviations, and so
+# large a share of it.
+FAR, FAR_SD, FAR_SHARE = 0.05, 3.0, 0.5
 LEADER_SHARE = 0.8  # of the time, from when only the leader's doubtful knobs are measured
 
 
@@ -47,6 +50,8 @@ class ModelSearch:
         graph_gain_needed: expected log gain for which another compiled graph is bought.
         compile_start_up_s: value of the compiled knob -> seconds it takes to compile.
         planned_s: seconds the planned job takes as it is; start-up is weighed against it.
+        expected: (knob, value) -> effect on log cost that alike jobs showed. It orders what is
+            tried; what a knob is worth in the end is judged without it.
     """
 
     def __init__(
@@ -62,18 +67,20 @@ class ModelSearch:
         graph_gain_needed: float = GRAPH_GAIN_NEEDED,
         compile_start_up_s: Mapping[Value, float] | None = None,
         planned_s: float = math.inf,
+        expected: Mapping[tuple[str, Value], float] | None = None,
     ) -> None:
         if not knobs:
             raise ValueError("nothing to search: no knobs")
         start_up_s = _by_index(knobs, compile_start_up_s or {})
         shares = {v: seconds / planned_s for v, seconds in start_up_s.items()}
-        self._columns = Columns(knobs, normalise, bottleneck)
+        self._columns = Columns(knobs, normalise, bottleneck, expected)
         self._evidence = Evidence(self._columns, bottleneck, noise, shares)
         self._looks = Looks(self._evidence, bottleneck)
         self._plots = Plots(self._evidence, self._looks)
         self._judge = Judge(self._evidence, live_error, minimum_gain)
         self._compiling = Compiling(self._judge, start_up_s, graph_gain_needed)
         self._seed = seed
+        self._recalled = self._expected_best() if expected else None
         self.stopped = ""
 
     def next_plot(
@@ -101,8 +108,12 @@ class ModelSearch:
         belief = self._evidence.belief()
         rng = np.random.default_rng((self._seed, len(self._evidence), len(self._evidence.failures)))
         waiting = self._looks.open(belief)
-        if not len(self._evidence) and waiting and waiting[0][0] in self._plots.dear:
+        recalled = self._recalled_now(seconds_left)
+        first_dear = waiting and waiting[0][0] in self._plots.dear
+        if not len(self._evidence) and (first_dear or recalled is not None):
             return self._plot([self._columns.default] * min(room, 3), FIRST_LOOK)
+        if recalled is not None:
+            return self._plot(self._plots.recalled(recalled, room), RECALLED)
         if waiting:
             looks = self._plots.first_look(belief, waiting, room, rng)
             if looks:
@@ -135,7 +146,9 @@ class ModelSearch:
         """
         if not (math.isfinite(log_cost) and weight > 0):
             raise ValueError(f"a block of log cost {log_cost} and weight {weight}")
-        self._evidence.add(self._columns.normalise(config), log_cost, weight, at_s)
+        config = self._columns.normalise(config)
+        self._evidence.add(config, log_cost, weight, at_s)
+        self._forget_recalled(self._columns.encode(config))
 
     def failed(self, config: Config) -> tuple[tuple[str, Value], ...]:
         """That block failed. What is blamed is never proposed again.
@@ -146,6 +159,7 @@ class ModelSearch:
         """
         evidence, columns = self._evidence, self._columns
         index = columns.encode(columns.normalise(config))
+        self._forget_recalled(index)
         changed = [k for k in range(len(index)) if index[k] != columns.default[k]]
         new = [k for k in changed if not evidence.tried[k, index[k]]]
         rest = index.copy()
@@ -175,17 +189,49 @@ class ModelSearch:
         """The leader without what is not worth its price, least worth first, anew after each."""
         return self._judge.as_answer(self._evidence.belief())
 
-    def expected_regret(self) -> float:
-        """What single changes of the answer may still gain, all knobs together."""
-        belief = self._evidence.belief()
-        return float(
-            self._judge.open_regret(belief, self._judge.worth_their_price(belief)[0]).sum()
-        )
-
     @property
     def noise(self) -> float:
         """Standard deviation of a standard block's log cost, as now estimated."""
         return self._evidence.belief().noise
+
+    def mispredicted(self) -> tuple[tuple[str, Value], ...]:
+        """Values whose effect, as measured, is far from what was expected of them."""
+        belief, columns = self._evidence.belief(), self._columns
+        found = []
+        for k, v in zip(*self._evidence.tried.nonzero(), strict=True):
+            column = columns.column[k, v]
+            before = columns.prior_mean[column] if column >= 0 else 0.0
+            if before:
+                off = abs(belief.posterior.mean[column] - before)
+                sd = belief.posterior.covariance[column, column] ** 0.5
+                if off > max(FAR, FAR_SD * sd, FAR_SHARE * abs(before)):
+                    found.append((columns.knobs[k].name, columns.knobs[k].values[v]))
+        return tuple(found)
+
+    def _expected_best(self) -> np.ndarray | None:
+        """Every knob at its expected best; None where that is the job as it is."""
+        columns, index = self._columns, self._columns.default.copy()
+        for k, effects in enumerate(columns.effects(columns.prior_mean)):
+            if effects.min() < -max(EXPECTED, columns.knobs[k].price):
+                index[k] = effects.argmin()
+        index = columns.settle(index[None, :])[0]
+        return None if (index == columns.default).all() else index
+
+    def _recalled_now(self, seconds_left: float) -> np.ndarray | None:
+        """What is to be measured of it: without compile where its start-up is too dear."""
+        if self._recalled is None:
+            return None
+        index, evidence = self._recalled.copy(), self._evidence
+        c = evidence.compiled
+        if c is not None and self._compiling.too_dear(int(index[c]), seconds_left):
+            index[c] = self._columns.default[c]
+        known = bool(evidence.excluded[range(len(index)), index].any()) or self._known(index)
+        return None if known else index
+
+    def _forget_recalled(self, index: np.ndarray) -> None:
+        """Once it was measured, or failed, it is like any other."""
+        if self._recalled is not None and (index != self._columns.default).any():
+            self._recalled = None
 
     def _known(self, index: np.ndarray) -> bool:
         """Measured well before; the job as it is always was."""

@@ -20,6 +20,7 @@ class AmpDtype(Knob):
     numerics = Numerics.ROUNDING
     in_graph = True
     ordered = False
+    example = "bfloat16"
     range = "off, bfloat16, float16 (CUDA)"
     card = Card(
         what="Runs the forward pass under torch.autocast: matrix products and convolutions in 16 bits, sums and losses in "

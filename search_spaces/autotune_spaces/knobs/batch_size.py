@@ -25,6 +25,7 @@ class BatchSize(Knob):
     numerics = Numerics.STATISTICAL
     dear = True
     in_graph = True
+    example = 256
     range = "the job's × ½, 1, 2, 4, 8"
     accepts = {"lr_scaling": LR_RULES}
     card = Card(

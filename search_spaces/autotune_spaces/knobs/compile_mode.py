@@ -28,6 +28,7 @@ class CompileMode(Knob):
     numerics = Numerics.ROUNDING
     start_up_cost = True
     ordered = False
+    example = "default"
     range = (
         "off, default, regional, static, dynamic, reduce-overhead (CUDA), max-autotune-no-cudagraphs (CUDA), "
         "max-autotune"

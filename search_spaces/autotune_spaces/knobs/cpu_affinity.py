@@ -33,6 +33,7 @@ class CpuAffinity(Knob):
     scope = Scope.PROCESS
     numerics = Numerics.ROUNDING  # on fewer cores torch takes fewer threads, unless the job says how many
     ordered = False
+    example = "0-3"
     range = "all, physical, gpu-node (CUDA), node-0 …, node-per-rank, spare-1, or CPUs such as 0-3,8"
     card = Card(
         what="The cores that the job may run on. physical takes one hardware thread of each core, node-N the cores of one NUMA node, "

@@ -23,6 +23,7 @@ class CudaAllocConf(Knob):
     scope = Scope.PROCESS
     numerics = Numerics.EXACT
     ordered = False
+    example = "expandable_segments:True"
     range = "unset, expandable_segments:True, backend:cudaMallocAsync (CUDA)"
     card = Card(
         what="How torch's allocator gets memory from the GPU (PYTORCH_ALLOC_CONF): in segments that can grow, or from CUDA's own "

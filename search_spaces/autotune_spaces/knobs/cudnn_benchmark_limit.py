@@ -20,6 +20,7 @@ class CudnnBenchmarkLimit(Knob):
     numerics = Numerics.ROUNDING
     start_up_cost = True
     ordered = False  # 0 stands for "all", so neighbours are not alike
+    example = 0
     range = "10, 0 = all (CUDA)"
     card = Card(
         what="How many of cuDNN's algorithms are timed for each shape when cudnn_benchmark is on; 0 times all of them.",

@@ -18,6 +18,7 @@ class CudnnWorkspaceMib(Knob):
     scope = Scope.PROCESS
     numerics = Numerics.ROUNDING
     ordered = False
+    example = 1024
     range = "unset, 64, 256, 1024 (CUDA)"
     card = Card(
         what="The most scratch memory, in MiB, that one cuDNN convolution may ask for. Unset, it may ask for what the "

@@ -28,6 +28,7 @@ class DataStaging(Knob):
     start_up_cost = True
     keeps_files = True
     ordered = False
+    example = "shm"
     range = "off, shm"
     accepts = {"path": ()}
     card = Card(

@@ -20,6 +20,7 @@ class DdpBucketCapMb(Knob):
     scope = Scope.PROCESS
     numerics = Numerics.ROUNDING
     ordered = False
+    example = 50
     range = "unset, 1 … 400 (DistributedDataParallel)"
     card = Card(
         what="How many MiB of gradients DistributedDataParallel puts into one all-reduce. Unset is torch's own: a first bucket "

@@ -16,6 +16,7 @@ class Gc(Knob):
     scope = Scope.LIVE
     numerics = Numerics.EXACT
     ordered = False
+    example = "freeze"
     range = "default, freeze, threshold-50000"
     card = Card(
         what="When Python's garbage collector runs, and over what. freeze collects once when training begins and then leaves all that "

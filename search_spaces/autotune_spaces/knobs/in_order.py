@@ -17,6 +17,7 @@ class InOrder(Knob):
     dear = True
     loader = True
     ordered = False
+    example = False
     range = "true, false"
     card = Card(
         what="Whether the DataLoader hands out batches in the sampler's order, or each as soon as some worker has it ready.",

@@ -43,6 +43,7 @@ class Malloc(Knob):
     live_errs_against = True  # after it was set back, blocks of the baseline are still served by what lies free in the heap
     numerics = Numerics.EXACT
     ordered = False
+    example = "retain"
     range = "default, retain (CPU, glibc), jemalloc, tcmalloc (where installed)"
     adds_to = {PRELOAD: ":"}
     card = Card(

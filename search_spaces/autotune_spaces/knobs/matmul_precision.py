@@ -29,6 +29,7 @@ class MatmulPrecision(Knob):
     scope = Scope.LIVE
     numerics = Numerics.ROUNDING
     in_graph = True
+    example = "high"
     range = "highest, high (CUDA), medium (CPU)"
     ordered = False
     card = Card(

@@ -19,6 +19,7 @@ class MicroBatchSize(Knob):
     numerics = Numerics.ROUNDING
     in_graph = True
     redraws = True
+    example = 16
     range = "the batch ÷ 2, 4, 8 (CPU)"
     card = Card(
         what="How many samples one pass of the model takes: a batch is split into portions; the batch itself, the optimizer's steps and "

@@ -26,6 +26,7 @@ class Nccl(Knob):
     scope = Scope.PROCESS
     numerics = Numerics.ROUNDING
     ordered = False
+    example = "ring"
     range = "default, ring, ring-simple, no-nvls, tree (several GPUs)"
     card = Card(
         what="How NCCL exchanges data between GPUs, by its variables: ring (NCCL_ALGO=Ring), "

@@ -36,6 +36,7 @@ class NumWorkers(Knob):
     numerics = Numerics.EXACT
     dear = True
     loader = True
+    example = 4
     range = "0, 1, 2, 4 … cores; … 64 where the reader waits"
     card = Card(
         what="How many processes read and prepare batches beside the training process; 0 prepares them in the training "

@@ -17,6 +17,7 @@ class OptimizerImpl(Knob):
     scope = Scope.LIVE
     numerics = Numerics.ROUNDING
     ordered = False
+    example = "fused"
     range = "default, for-loop, foreach, fused"
     card = Card(
         what="Which code updates the parameters: one by one (for-loop), many at a time (foreach), or all in one kernel "

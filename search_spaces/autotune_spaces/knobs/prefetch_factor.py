@@ -17,6 +17,7 @@ class PrefetchFactor(Knob):
     numerics = Numerics.EXACT
     dear = True
     loader = True
+    example = 4
     range = "2, 4, 8"
     card = Card(
         what="How many batches each worker prepares ahead of need.",

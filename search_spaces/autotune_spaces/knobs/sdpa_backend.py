@@ -27,6 +27,7 @@ class SdpaBackend(Knob):
     in_graph = True
     redraws = True
     ordered = False
+    example = "cudnn"
     range = "default, flash (CUDA), efficient (CUDA), cudnn (CUDA), math"
     card = Card(
         what="Which kernel computes scaled_dot_product_attention: FlashAttention, memory-efficient "

@@ -11,6 +11,7 @@ import warnings
 import pytest
 import torch
 from loader_kit import Augmented, Broken, InfiniteDataLoader, Numbers, flat, train, wait_for_no_workers, workers
+from tiers import slow
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -192,7 +193,7 @@ def test_unknown_settings_and_values_are_refused(hook):
             hooks.training.set(**wrong)
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", [slow("spawn"), "forkserver"])
 def test_other_start_methods(hook, method):
     hooks, heard = hook()
     loader = DataLoader(Numbers(40), batch_size=4, num_workers=1, multiprocessing_context=method)
@@ -385,7 +386,10 @@ def test_next_of_a_new_iterator_every_step(hook):
 # -- everything together
 
 
-@pytest.mark.parametrize(("seed", "shuffle"), [(1, True), (2, True), (5, True), (9, True), (10, False)])
+SEEDS = [(1, True), slow(2, True), slow(5, True), slow(9, True), (10, False)]
+
+
+@pytest.mark.parametrize(("seed", "shuffle"), SEEDS)
 @pytest.mark.filterwarnings("ignore:.*pin_memory")
 def test_thirty_random_switches_lose_and_repeat_nothing(hook, seed, shuffle):
     choose = random.Random(seed)

@@ -1,173 +1,170 @@
-"""Brings a file of the user's to safety before the job changes it, once in a session, whichever of its processes comes first.
+"""Keeps files that a job is about to change, so that they can be put back.
 
-    grown     its length is noted                     linked    it gets a second name
-    moved     it is renamed out of the way            copied    it is copied, up to a gibibyte
+A file is kept by giving it a second name, which costs the same for any size: what the job removes,
+replaces or renames is then still there. What is changed in place is copied as well, up to a gibibyte;
+of what is appended to, its length is enough.
 
-Nothing is copied where a rename or a link will do: a checkpoint of ten gigabytes costs what a small file costs. A claim is a file that only
-one process can create; the others wait until the original is safe.
+    <session>/written/kept/<device>-<inode>        a second name; a copy where there can be none
+                           <device>-<inode>.at     where that lies, if not here: on the file's own disk
+                           <device>-<inode>.was    its contents, before it was changed in place
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
-from autotune_trials.file_restore.claims import claim, digest, read_json
-
-COPY_BYTES = 1 << 30  # a larger file that is changed in place is not copied: it would cost the trial seconds, and the disk its room
-WAIT_S = 2.0  # for another process that has claimed the same file and is moving it
-GROWS, WHOLE = 1, 2  # how much of a path a claim keeps: its beginning, everything
-ITSELF = ".itself"  # beside a copy: a second name of the file that was copied
+COPY_BYTES = 1 << 30  # copying more would take seconds of the trial, and the disk's room
 BESIDE = ".autotune-kept-"  # an original that stays on its own disk, because the session lies on another
 
 
 class CannotKeep(OSError):
-    """A file of the user's can be neither noted nor kept: what would change it must not happen."""
+    """A file of the user's cannot be kept: what would change it must not happen."""
 
 
-class Originals:
-    """The claims of one process. ``origin`` is what a path was called when the trial began (see renames.py)."""
-
+class Backups:
     def __init__(self, ledger: str) -> None:
-        self.directory = ledger
-        self._seen: dict[str, int] = {}  # origin -> how much of it is kept
+        self._folder = os.path.join(ledger, "kept")
 
-    def keep(self, path: str, origin: str, level: int, kind: str, stat: Any, **more: Any) -> bool:
-        """Note ``path`` as it is now and bring it to safety; False if its origin has been noted before.
+    def keep(self, path: str, stat: os.stat_result) -> None:
+        """Give the file ``path``, whose lstat is ``stat``, a second name, unless it has one.
 
         Raises:
-            CannotKeep: neither is possible.
+            CannotKeep: it can be neither linked nor copied.
         """
-        if self._seen.get(origin, 0) >= level:
-            return False
-        name = f"{digest(origin)}-{level}"
-        entry = _entry(kind, origin, stat) | more
-        if kind in _WAYS:
-            entry["kept"], entry["beside"] = self._places_for(path, name)
-        try:
-            mine = claim(os.path.join(self.directory, f"e-{name}"), entry, durable=kind in ("moved", "copied"))
-        except OSError as error:
-            raise _cannot_keep(path, error) from error
-        if mine:
-            self._bring_to_safety(path, entry, name)
-        elif "kept" in entry:
-            self._wait_for_the_other(path, self._noted(origin, level))
-        self._seen[origin] = level
-        return mine
-
-    def note_renamed(self, path: str, target: str, stat: Any, **more: Any) -> None:
-        """A directory is about to be renamed. Each time is noted: they are undone last first."""
-        entry = _entry("renamed", path, stat) | {"to": target} | more
-        try:
-            claim(os.path.join(self.directory, f"e-{entry['at']}-{os.getpid()}"), entry)
-        except OSError as error:
-            raise _cannot_keep(path, error) from error
-
-    def is_kept(self, origin: str, stat: Any) -> bool:
-        """Whether the very file ``stat`` tells of will be put back to ``origin``."""
-        noted = self._noted(origin, WHOLE)
-        return bool(noted) and (noted.get("dev"), noted.get("ino")) == (stat.st_dev, stat.st_ino)
-
-    def shares_a_kept_file(self, origin: str, stat: Any) -> bool:
-        """Whether what is written to this file would reach the one that is kept: the job has tried to remove or rename it."""
-        return bool(stat.st_nlink > 1) and self.is_kept(origin, stat) and self._noted(origin, WHOLE).get("kind") != "copied"
-
-    def _noted(self, origin: str, level: int) -> dict[str, Any]:
-        return read_json(os.path.join(self.directory, f"e-{digest(origin)}-{level}"))
-
-    def _places_for(self, path: str, name: str) -> tuple[str, str]:
-        """Where the original goes, and where else if that cannot be: two mounts of one disk look like one.
-
-        Into the session's directory; if that lies on another disk, as far up as one may write: the job may list its own directory, or
-        remove it. The name is this session's own: another one may keep the same path.
-        """
-        kept, folder = os.path.join(self.directory, "kept"), os.path.dirname(path)
-        own = f"{BESIDE}{digest(self.directory)[:8]}-{name}"
-        if os.stat(kept).st_dev == os.lstat(folder).st_dev:
-            return os.path.join(kept, name), os.path.join(folder, own)
-        return os.path.join(_top(folder), own), os.path.join(folder, own)
-
-    def _bring_to_safety(self, path: str, entry: dict[str, Any], name: str) -> None:
-        """What cannot be kept one way is kept another, or said not to be."""
-        import errno
-
-        trouble: OSError | None = None
-        for way in _WAYS.get(entry["kind"], ()):
-            for place in dict.fromkeys((entry["kept"], entry["beside"])):
-                try:
-                    way(path, place)
-                    return
-                except OSError as error:
-                    trouble = error
-        if trouble is None:
+        entry = {"dev": stat.st_dev, "ino": stat.st_ino}
+        if self.original(entry):
             return
-        now = _lstat(path)
-        if now is not None and _is_regular(now) and not (entry["kind"] == "copied" and trouble.errno == errno.EFBIG):
-            os.unlink(os.path.join(self.directory, f"e-{name}"))  # so that the next attempt is not taken for the second
-            raise _cannot_keep(path, trouble) from trouble
-        claim(os.path.join(self.directory, f"u-{name}"), {**entry, "kind": "unkept", "why": trouble.strerror or str(trouble)})
-
-    def _wait_for_the_other(self, path: str, entry: dict[str, Any]) -> None:
-        """Another process brings this very file to safety: until it has, opening it would spoil the original."""
-        deadline, copied = time.monotonic() + WAIT_S, -1
-        while "kept" in entry and not any(map(os.path.lexists, (entry["kept"], entry["beside"]))) and time.monotonic() < deadline:
-            for half in (_lstat(entry[place] + ".half") for place in ("kept", "beside")):
-                if half is not None and half.st_size > copied:  # a large one takes its time
-                    deadline, copied = time.monotonic() + WAIT_S, half.st_size
-            now = _lstat(path)
-            if now is None or now.st_ino != entry["ino"]:
+        here = self._path(entry)
+        try:
+            if any(_linked(path, place, here + ".at") for place in self._places(path, here)):
                 return
-            time.sleep(0.001)
+            self._copy(path, here)
+        except OSError as error:
+            raise cannot_keep(path, error) from error
 
+    def keep_contents(self, path: str, stat: os.stat_result) -> str:
+        """Copy what is in a file that is kept and about to be changed in place; why not, or "".
 
-def part(path: str, anew: bool) -> None:
-    """Make ``path`` a file of its own: what is written to it must not reach its other name.
+        Raises:
+            CannotKeep: there is no room.
+        """
+        entry = {"dev": stat.st_dev, "ino": stat.st_ino}
+        try:
+            if os.path.exists(self.contents(entry)) or self.is_copy(entry):
+                return ""
+            if stat.st_size > COPY_BYTES:
+                return f"larger than {COPY_BYTES >> 20} MiB and changed in place"
+            self._copy(path, self.contents(entry))
+        except OSError as error:
+            raise cannot_keep(path, error) from error
+        return ""
 
-    Args:
-        anew: what is in it is about to be cut off.
+    def original(self, entry: Mapping[str, Any]) -> str:
+        """Where the kept file lies; "" if it is not there."""
+        here = self._path(entry)
+        with contextlib.suppress(OSError), open(here + ".at", encoding="utf-8", errors="surrogateescape") as file:
+            here = file.read()
+        return here if os.path.lexists(here) else ""
 
-    Raises:
-        CannotKeep: it must not be written to.
-    """
-    import shutil
+    def contents(self, entry: Mapping[str, Any]) -> str:
+        """Where its contents are, if they were copied."""
+        return self._path(entry) + ".was"
 
-    own = f"{path}{BESIDE}own"
-    try:
-        if anew:
-            os.unlink(path)
+    def is_copy(self, entry: Mapping[str, Any]) -> bool:
+        """Whether what is kept is a copy, not the file itself."""
+        stat = os.lstat(self.original(entry))
+        return (stat.st_dev, stat.st_ino) != (entry["dev"], entry["ino"])
+
+    def flush(self) -> None:
+        """The names of what is kept are on the disk when this returns."""
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def nameless(self, entries: list[dict[str, Any]]) -> list[str]:
+        """Kept files of which no entry says whose they are: a power cut has spoilt the log."""
+        known = {os.path.basename(self._path(entry)) for entry in entries}
+        names = os.listdir(self._folder) if os.path.isdir(self._folder) else []
+        return [os.path.join(self._folder, name) for name in names if name.partition(".")[0] not in known]
+
+    def clear(self) -> None:
+        """Remove the second names that lie outside the session's directory."""
+        for name in os.listdir(self._folder) if os.path.isdir(self._folder) else ():
+            if name.endswith(".at"):
+                with open(os.path.join(self._folder, name), encoding="utf-8", errors="surrogateescape") as file:
+                    place = file.read()
+                with contextlib.suppress(OSError):
+                    os.unlink(place)
+
+    def _path(self, entry: Mapping[str, Any]) -> str:
+        return os.path.join(self._folder, f"{entry['dev']}-{entry['ino']}")
+
+    def _places(self, path: str, here: str) -> tuple[str, ...]:
+        """Where its second name may lie, best first: two mounts of one disk look like one.
+
+        On another disk as far up as one may write: the job may list its own directory, or remove it.
+        The name is this session's own, since another one may keep the same file.
+        """
+        import hashlib
+
+        folder = os.path.dirname(path)
+        session = hashlib.blake2b(os.fsencode(self._folder), digest_size=4).hexdigest()
+        beside = f"{BESIDE}{session}-{os.path.basename(here)}"
+        far, near = os.path.join(_top(folder), beside), os.path.join(folder, beside)
+        return (here, far, near) if os.lstat(folder).st_dev == os.stat(self._folder).st_dev else (far, near)
+
+    def _copy(self, path: str, to: str) -> None:
+        """By way of a temporary name, so that half a copy is never taken for the original.
+
+        Raises:
+            OSError: too large, no file with contents, or no room.
+        """
+        import errno
+        import shutil
+
+        if os.path.islink(path):
+            os.symlink(os.readlink(path), to)
             return
-        shutil.copy2(path, own)
-        os.replace(own, path)
-    except OSError as error:
-        raise _cannot_keep(path, error) from error
-    finally:
-        if os.path.lexists(own):
-            os.unlink(own)
+        if not os.path.isfile(path):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        if os.stat(path).st_size > COPY_BYTES:
+            raise OSError(errno.EFBIG, f"it is larger than {COPY_BYTES >> 20} MiB")
+        half = f"{to}.half"
+        try:
+            shutil.copy2(path, half)
+            os.rename(half, to)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(half)
 
 
-def _entry(kind: str, path: str, stat: Any) -> dict[str, Any]:
-    about = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "mode": stat.st_mode & 0o7777, "ino": stat.st_ino, "dev": stat.st_dev}
-    return {"kind": kind, "path": path, "at": time.monotonic_ns(), **about}
-
-
-def _cannot_keep(path: str, error: OSError) -> CannotKeep:
+def cannot_keep(path: str, error: OSError) -> CannotKeep:
     import errno
 
     why = error.strerror or str(error)
-    return CannotKeep(error.errno or errno.EIO, f"autotune cannot keep this file as it is ({why}), so the trial may not change it", path)
+    text = f"autotune cannot keep this file as it is ({why}), so the trial may not change it"
+    return CannotKeep(error.errno or errno.EIO, text, path)
 
 
-def _lstat(path: str) -> Any:
+def _linked(path: str, place: str, pointer: str) -> bool:
+    """Whether ``path`` has got the second name ``place``; a place that is not beside ``pointer`` is written there."""
+    elsewhere = os.path.dirname(place) != os.path.dirname(pointer)
     try:
-        return os.lstat(path)
+        if elsewhere:
+            with open(pointer, "w", encoding="utf-8", errors="surrogateescape") as file:
+                file.write(place)
+        os.link(path, place, follow_symlinks=False)
     except OSError:
-        return None
-
-
-def _is_regular(stat: Any) -> bool:
-    return bool(stat.st_mode & 0o170000 == 0o100000)
+        if elsewhere:
+            with contextlib.suppress(OSError):
+                os.unlink(pointer)
+        return False
+    return True
 
 
 def _top(folder: str) -> str:
@@ -175,39 +172,7 @@ def _top(folder: str) -> str:
     device = os.lstat(folder).st_dev
     while True:
         parent = os.path.dirname(folder)
-        if parent == folder or os.lstat(parent).st_dev != device or not os.access(parent, os.W_OK | os.X_OK):
+        there = os.access(parent, os.W_OK | os.X_OK) and os.lstat(parent).st_dev == device
+        if parent == folder or not there:
             return folder
         folder = parent
-
-
-def _link(path: str, kept: str) -> None:
-    os.link(path, kept, follow_symlinks=False)
-
-
-def _copy(path: str, kept: str) -> None:
-    """A copy beside a temporary name first, so that a half copy is never taken for the original.
-
-    Raises:
-        OSError: too large, or no room.
-    """
-    import errno
-    import shutil
-
-    if os.path.islink(path):
-        os.symlink(os.readlink(path), kept)
-        return
-    if os.stat(path).st_size > COPY_BYTES:
-        raise OSError(errno.EFBIG, f"larger than {COPY_BYTES >> 20} MiB and changed in place")
-    half = kept + ".half"
-    try:
-        shutil.copy2(path, half)
-        if os.stat(path).st_nlink > 1:  # its other names are to have their contents back, wherever the job renames this one to
-            os.link(path, kept + ITSELF)
-        os.rename(half, kept)
-    finally:
-        if os.path.exists(half):
-            os.unlink(half)
-
-
-# Tried in order: what a disk or a directory's mode does not allow is copied.
-_WAYS: dict[str, tuple[Callable[[str, str], None], ...]] = {"moved": (os.rename, _copy), "linked": (_link, _copy), "copied": (_copy,)}

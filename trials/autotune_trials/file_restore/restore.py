@@ -1,166 +1,302 @@
 """After a trial: what it made is removed, what it changed is put back. The other half of recorder.py.
 
-    1  files the session has made go, and the directories this empties            removal.py
-    2  directories it renamed get their names back, the last first                bring_back.py
-    3  directories it removed are made again
-    4  files it changed, replaced or removed are again what they were
-    5  written.json says what became of what: restored, removed, prepared, left, unkept, failed
+    1  files that the session has made go, and the directories this empties
+    2  directories that it has removed or renamed are made again
+    3  files that it has changed, replaced, removed or renamed are again what they were
+    4  written.json says what became of what: restored, removed, prepared, left, unkept, failed
 
-Run by the tuner when a session ends; by the warden if the tuner is gone; by the next run over the same directory if both were
-killed. That may be days later: what was written after the session's last sign of life is somebody else's then, and left alone.
-An entry that has been dealt with is deleted, so that this can be interrupted anywhere and done again. What is not known to be the session's
-is left, and told. Nothing is put back while a process of the session is still alive: it would write on. Standard library only.
+Run by the tuner when a session ends; by the warden if the tuner is gone; by the next run over the same directory
+if both were killed. Every step may be interrupted and done again: nothing of the ledger goes before all is done.
+What is not known to be the session's is left, and named. Nothing is put back while a process of the session is
+still alive: it would write on.
+
+What the job prepares before it trains (a data set it downloads, tokenizes, unpacks) stays, or every trial would do
+it again: files of a mebibyte and more in all that were written before the first backward call, not touched after
+it, and are no checkpoint. Standard library only.
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from autotune_trials.file_restore import left_behind
-from autotune_trials.file_restore.bring_back import is_in_the_way, make_folder_again, rename_back, restore_file
-from autotune_trials.file_restore.left_behind import OUTCOME, SILENT_S, Entry, Outcome, written_since
-from autotune_trials.file_restore.removal import Removal
-from autotune_trials.file_restore.scope import below
+from autotune_trials.file_restore.backups import BESIDE, Backups
+from autotune_trials.file_restore.left_behind import OUTCOME, SILENT_S, Outcome, files_in, written_since
+from autotune_trials.file_restore.log import Log, Made
+from autotune_trials.file_restore.scope import Places, below
+
+PREPARED_BYTES = 1 << 20  # less is a settings file or a log's first lines, and is made again in no time
+ASIDE = ".during-trial"  # what another program has put where a file of the user's was
 
 
 def put_back(session: str, late: bool = False, running: Iterable[int] = ()) -> Outcome:
     """Put back what the session in this directory changed.
 
     Args:
-        late: some time has passed since.
+        late: some time has passed since: what was written in the meantime is somebody else's.
         running: processes of the session that could not be ended. As long as one of them lives nothing is put back; a later call may.
 
     Returns (and leaves in ``written.json``):
         restored: paths of the user's files that are again what they were
         removed: paths that were made and are gone
-        prepared: paths that were made and stay (see removal.py)
-        left: paths where something was made, and what lies there now may be another program's
+        prepared: paths that were made and stay
+        left: paths of what other programs wrote, or the job moved, to where the session has made something
         unkept: [path, why] of files that were changed and could not be kept
         failed: [path, why, where the original lies] of files that could not be put back
     """
     with left_behind.alone(session):
-        return left_behind.outcome_of(session) or left_behind.not_yet(session, running) or _Putting(session, late).run()
+        done = left_behind.outcome_of(session) or left_behind.not_yet(session, running) or _Restoring(session, late).run()
+        if not done["failed"]:
+            _clear(os.path.join(session, "written"))
+        return done
 
 
 def leftovers(run_dir: str) -> list[str]:
     """Sessions below ``run_dir`` whose changes were not put back, or not all: tuner and warden were both killed, the disk was full."""
     sessions = os.path.join(run_dir, "sessions")
     try:
-        names = sorted(os.listdir(sessions), reverse=True)  # the last first, as within a session
+        names = sorted(os.listdir(sessions), reverse=True)  # the last first
     except OSError:
         return []
     found = [os.path.join(sessions, name) for name in names]
     return [s for s in found if os.path.isdir(os.path.join(s, "written"))]
 
 
-class _Putting:
+def _clear(ledger: str) -> None:
+    Backups(ledger).clear()
+    shutil.rmtree(ledger, ignore_errors=True)
+
+
+class _Restoring:
     """One session being put back."""
 
     def __init__(self, session: str, late: bool) -> None:
-        self._session, self._ledger = session, os.path.join(session, "written")
-        self._entries = left_behind.entries(self._ledger)
+        self._session, ledger = session, os.path.join(session, "written")
+        self._log, self._backups, self._places = Log(ledger), Backups(ledger), _places(ledger)
+        with self._log.alone():
+            pass
         self._limit = left_behind.last_sign(session) + SILENT_S if late else None
-        self._removal = Removal(self._ledger)
-        self._stay: list[Entry] = []  # directories that keep the name they were given, the first first
-        self._outcome = left_behind.nothing()
+        self._outcome: Outcome = {kind: [] for kind in left_behind.KINDS}
+        self._going = {path: made for path, made in self._log.made.items() if not self._may_stay(path, made)}
+        compiled = {path: made for path, made in self._log.made.items() if "__pycache__" in path}
+        gone = {path for path, made in self._going.items() if made.folder}
+        self._going |= {path: made for path, made in compiled.items() if not gone.isdisjoint(_above(path))}
 
     def run(self) -> Outcome:
-        if os.path.isdir(self._ledger):
-            trained = left_behind.training_began(os.path.join(self._session, "crumbs"))
-            self._outcome["failed"] += self._removal.remove(self._entries, self._limit, trained)
-            self._rename_back()
-            self._removal.release({entry["path"] for entry in self._of("folder") + self._of("renamed") if not entry.get("made")})
-            for entry in sorted(self._of("folder"), key=lambda e: len(e["path"])):
-                self._try(entry, lambda entry: make_folder_again(entry, self._outcome["restored"]))
-            for entry in self._entries:
-                if entry["kind"] not in ("renamed", "folder"):
-                    self._try(entry, self._restore)
-            self._removal.remove_empty_folders()
-        self._tell()
-        if not self._outcome["failed"]:
-            shutil.rmtree(self._ledger, ignore_errors=True)
+        tops = {top for path in self._going if os.path.lexists(top := self._top(path))} - self._log.kept.keys()
+        self._prepared(tops)
+        self._remove()
+        self._make_folders()
+        for path, entry in self._log.kept.items():
+            if not entry["folder"]:
+                self._try(path, entry)
+        self._restore_modes()
+        self._tell(tops)
+        left_behind.save(self._session, self._outcome)
         return self._outcome
 
-    def _rename_back(self) -> None:
-        """Directories of the user's, and those that hold one of them: else what the session has made keeps its name."""
-        theirs = {(e["dev"], e["ino"]): e["path"] for e in self._of("renamed") if not e["made"]}  # the first name stands: last first
-        removed = {entry["path"] for entry in self._of("folder")}
-        for entry in self._without_stations():
-            if entry["made"] and not _holds_one_of(entry["to"], set(theirs)):
-                self._try(entry, lambda _: None)
-            else:
-                elsewhere = entry["made"] or theirs[entry["dev"], entry["ino"]] in removed
-                self._try(entry, functools.partial(rename_back, outcome=self._outcome, removal=self._removal, elsewhere=elsewhere))
-            if os.path.isdir(entry["to"]):
-                self._stay.insert(0, entry)
+    # ------------------------------------------------------------------ what goes
 
-    def _without_stations(self) -> Iterator[Entry]:
-        """The renames to undo, the last first. Where a directory was on its way and something else is now, it need not get back to."""
-        renames = self._of("renamed")
-        passed: dict[tuple[int, int], list[Entry]] = {}
-        for number, entry in enumerate(renames):
-            inode = (entry["dev"], entry["ino"])
-            later = passed.get(inode, [])
-            entry = {**entry, "to": later[0]["to"]} if later else entry
-            if any((e["dev"], e["ino"]) == inode for e in renames[number + 1 :]) and is_in_the_way(entry, self._removal):
-                passed.setdefault(inode, []).append(entry)
-                continue
-            yield entry
-            if not os.path.lexists(entry["file"]):  # undone
-                for station in passed.pop(inode, []):
-                    os.unlink(station["file"])
+    def _may_stay(self, path: str, made: Made) -> bool:
+        return made.stays or (self._places is not None and (self._places.kept(path) or below(path, self._places.own)))
 
-    def _restore(self, entry: Entry) -> None:
-        path = self._here(entry)
-        if entry["kind"] in ("moved", "linked", "copied", "grown") and written_since(path, self._limit):
-            if os.path.lexists(entry.get("kept", "")):
-                raise OSError("it has been written again since; to keep it as it is now, delete the original")
+    def _top(self, path: str) -> str:
+        """The highest of the directories above ``path`` that go."""
+        folder = os.path.dirname(path)
+        while folder in self._going and self._going[folder].folder:
+            path, folder = folder, os.path.dirname(folder)
+        return path
+
+    def _prepared(self, tops: set[str]) -> None:
+        """Take what was prepared for training from what goes."""
+        trained = left_behind.training_began(self._session)
+        checkpoints = {path for path, made in self._going.items() if made.checkpoint}
+        for top in sorted(tops):
+            if trained is not None and _is_prepared(top, trained, checkpoints):
+                self._outcome["prepared"].append(top)
+        kept = tuple(self._outcome["prepared"])
+        self._going = {path: made for path, made in self._going.items() if not below(path, kept)}
+
+    def _remove(self) -> None:
+        for path, made in self._going.items():
+            if not made.folder and os.path.lexists(path) and not self._is_back(path):
+                self._remove_file(path)
+        for path in sorted((path for path, made in self._going.items() if made.folder), key=len, reverse=True):
+            with contextlib.suppress(OSError):  # it is gone, or something is left in it
+                os.rmdir(path)
+
+    def _remove_file(self, path: str) -> None:
+        if not self._log.has_made(path, os.lstat(path)) or written_since(path, self._limit):
+            self._outcome["left"].append(path)
             return
-        restore_file(path, entry, self._outcome)
-
-    def _here(self, entry: Entry) -> str:
-        """Where the file lies: in a directory of the session's it may have been renamed with that, and stays there."""
-        path = str(entry["path"])
-        for move in self._stay:
-            if below(path, (move["path"],)):
-                path = move["to"] + path[len(move["path"]) :]
-        return path if os.path.lexists(path) else str(entry["path"])
-
-    def _try(self, entry: Entry, what: Callable[[Entry], None]) -> None:
         try:
-            what(entry)
-            os.unlink(entry["file"])
+            os.unlink(path)
+        except IsADirectoryError:  # of somebody else
+            self._outcome["left"].append(path)
         except OSError as error:
-            where = entry["to"] if entry["kind"] == "renamed" else entry.get("kept", "")
-            self._outcome["failed"].append([entry["path"], f"{type(error).__name__}: {error.strerror or error}", where])
+            self._fail(path, error)
 
-    def _of(self, kind: str) -> list[Entry]:
-        return [entry for entry in self._entries if entry["kind"] == kind]
+    def _is_back(self, path: str) -> bool:
+        """Whether the user's own file lies at ``path``, where the session had one of its own for a time."""
+        entry = self._log.kept.get(path)
+        return entry is not None and not entry["folder"] and _is_it(path, entry)
 
-    def _tell(self) -> None:
-        outcome, removal = self._outcome, self._removal
+    # ------------------------------------------------------------------ what comes back
+
+    def _make_folders(self) -> None:
+        for path in sorted((path for path, entry in self._log.kept.items() if entry["folder"]), key=len):
+            if not os.path.isdir(path):
+                try:
+                    os.makedirs(path)
+                    self._outcome["restored"].append(path)
+                except OSError as error:
+                    self._fail(path, error)
+
+    def _restore_modes(self) -> None:
+        """Of directories, once everything is in them."""
+        for path, entry in sorted(self._log.kept.items(), key=lambda item: -len(item[0])):
+            if entry["folder"] and os.path.isdir(path) and os.stat(path).st_mode & 0o7777 != entry["mode"]:
+                try:
+                    os.chmod(path, entry["mode"])
+                except OSError as error:
+                    self._fail(path, error)
+
+    def _try(self, path: str, entry: dict[str, Any]) -> None:
+        original = self._backups.original(entry)
+        if not original:
+            return  # it was never changed, or the user has chosen what to keep
+        try:
+            if written_since(path, self._limit):
+                raise OSError("it has been written again since; to keep it as it is now, delete the original")
+            self._restore(path, entry, original)
+            self._outcome["restored"].append(path)
+        except OSError as error:
+            self._fail(path, error, original)
+
+    def _restore(self, path: str, entry: dict[str, Any], original: str) -> None:
+        contents = self._backups.contents(entry)
+        if os.path.exists(contents):
+            _write(original, contents, entry)
+        is_copy = self._backups.is_copy(entry)
+        if is_copy and _is_it(path, entry):
+            _write(path, original, entry)
+        elif not _same(path, original):
+            self._make_way(path)
+            _put(path, original, is_copy)
+        _as_it_was(path, entry)
+
+    def _make_way(self, path: str) -> None:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if not os.path.lexists(path):
+            return
+        if os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path):
+            os.rmdir(path)
+            return
+        aside = path + ASIDE
+        while os.path.lexists(aside):
+            aside += "-"
+        with self._log.alone():  # so that it is named even if this is interrupted
+            self._log.note("foreign", aside, copied=False)
+        os.rename(path, aside)
+
+    # ------------------------------------------------------------------ what is told
+
+    def _fail(self, path: str, error: OSError, original: str = "") -> None:
+        self._outcome["failed"].append([path, f"{type(error).__name__}: {error.strerror or error}", original])
+
+    def _tell(self, tops: set[str]) -> None:
+        outcome = self._outcome
+        for path in self._backups.nameless(list(self._log.kept.values())):
+            outcome["failed"].append([path, "what was noted of this original cannot be read; it is still there", path])
+        outcome["unkept"] += [[path, why] for path, why in self._log.unkept.items()]
         trouble = {path for path, *_ in outcome["unkept"] + outcome["failed"]}
-        theirs = {*(entry["path"] for entry in self._entries if not entry.get("made")), *outcome["restored"]}
-        lost = tuple(where for _, _, where in outcome["failed"] if where)
-        outcome["restored"] = sorted(path for path in set(outcome["restored"]) if path not in trouble)
-        outcome["removed"] = [path for path in removal.removed if not os.path.lexists(path)]
-        outcome["prepared"] = removal.prepared
-        strangers = [path for path in removal.strangers(theirs | trouble) if not below(path, lost)]
-        outcome["left"] = sorted({*outcome["left"], *removal.left, *strangers})
-        left_behind.save(self._session, outcome)
+        folders = (path for path, made in self._going.items() if made.folder and os.path.isdir(path))
+        strangers = {file for folder in folders for file in files_in(folder)}
+        strangers |= {*outcome["left"]}
+        strangers -= self._log.kept.keys()
+        strangers |= {path for path in self._log.foreign if os.path.lexists(path)}
+        told = strangers - trouble
+        outcome["left"] = sorted(path for path in told if self._places is None or self._places.holds(path))
+        outcome["removed"] = sorted(top for top in tops if not os.path.lexists(top))
+        outcome["restored"] = sorted({path for path in outcome["restored"] if path not in trouble})
 
 
-def _holds_one_of(folder: str, inodes: set[tuple[int, int]]) -> bool:
-    """Whether one of these directories lies below ``folder``."""
-    for above, folders, _ in os.walk(folder) if inodes else ():
-        stats = (os.lstat(os.path.join(above, name)) for name in folders)
-        if any((stat.st_dev, stat.st_ino) in inodes for stat in stats):
-            return True
-    return False
+def _places(ledger: str) -> Places | None:
+    try:
+        with open(os.path.join(ledger, "places"), encoding="utf-8", errors="surrogateescape") as file:
+            return Places.load(file.read())
+    except (OSError, KeyError, IndexError):
+        return None
+
+
+def _above(path: str) -> Iterator[str]:
+    """The directories above ``path``, the nearest first."""
+    while (folder := os.path.dirname(path)) != path:
+        path = folder
+        yield path
+
+
+def _is_prepared(path: str, trained: float, checkpoints: set[str]) -> bool:
+    """Whether what lies at ``path`` was prepared for training rather than made by it."""
+    total = 0
+    for file in files_in(path):
+        stat = os.lstat(file)
+        if file in checkpoints or stat.st_mtime >= trained:
+            return False
+        total += stat.st_size
+    return total >= PREPARED_BYTES
+
+
+def _is_it(path: str, entry: dict[str, Any]) -> bool:
+    """Whether the very file of ``entry`` lies at ``path``."""
+    if not os.path.lexists(path):
+        return False
+    stat = os.lstat(path)
+    return (stat.st_dev, stat.st_ino) == (entry["dev"], entry["ino"])
+
+
+def _same(path: str, original: str) -> bool:
+    return os.path.lexists(path) and os.path.samestat(os.lstat(path), os.lstat(original))
+
+
+def _put(path: str, original: str, is_copy: bool) -> None:
+    """Have the original lie at ``path``, in one step; its own second name stays until all is done."""
+    new = f"{path}{BESIDE}back"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(new)
+    if is_copy:
+        shutil.copy2(original, new, follow_symlinks=False)
+    else:
+        os.link(original, new, follow_symlinks=False)
+    os.replace(new, path)
+
+
+def _write(path: str, contents: str, entry: dict[str, Any]) -> None:
+    if os.path.islink(path):
+        return  # nobody can have changed what is in it
+    os.chmod(path, entry["mode"] | 0o200)
+    shutil.copyfile(contents, path)
+
+
+def _as_it_was(path: str, entry: dict[str, Any]) -> None:
+    """Length, mode and times."""
+    stat = os.lstat(path)
+    if stat.st_mode & 0o170000 != 0o100000:
+        return
+    if stat.st_size < entry["size"]:
+        raise OSError(f"it was {entry['size']} bytes long and is {stat.st_size} now")
+    if stat.st_size > entry["size"]:
+        os.chmod(path, entry["mode"] | 0o200)
+        os.truncate(path, entry["size"])
+    if os.lstat(path).st_mode & 0o7777 != entry["mode"]:
+        os.chmod(path, entry["mode"])
+    if os.lstat(path).st_mtime_ns != entry["mtime_ns"]:
+        os.utime(path, ns=(stat.st_atime_ns, entry["mtime_ns"]))
 
 
 def main() -> None:

@@ -100,11 +100,16 @@ def _on_rename(source: Any, target: Any, source_folder: int = -1, target_folder:
 
 
 def _on_mkdir(path: Any, mode: int = 0, folder: int = -1) -> None:
-    _note(lambda ledger: ledger.makes_directory(resolved(path, folder, last=False)))
+    _note(lambda ledger: ledger.makes(resolved(path, folder, last=False), folder=True))
 
 
 def _on_rmdir(path: Any, folder: int = -1) -> None:
     _note(lambda ledger: ledger.removes_directory(resolved(path, folder, last=False)))
+
+
+def _on_mode(path: Any, *_: Any) -> None:
+    if not isinstance(path, int):
+        _note(lambda ledger: ledger.changes_mode(resolved(path)))
 
 
 def _on_truncate(path: Any, length: int = 0) -> None:
@@ -129,5 +134,7 @@ _HANDLERS: dict[str, Callable[..., None]] = {
     "os.truncate": _on_truncate,
     "os.link": _on_link,
     "os.symlink": _on_symlink,
+    "os.chmod": _on_mode,
+    "os.utime": _on_mode,
 }
 

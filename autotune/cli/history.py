@@ -1,0 +1,126 @@
+"""``autotune history list|show|export|import|forget``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from autotune.history.records import PastRun
+    from autotune.history.store import Store
+
+ACTIONS = "list, show RUN…, export [FILE], import FILE…, forget RUN… (or: forget all)"
+
+
+def history(
+    action: Annotated[str, typer.Argument(help=ACTIONS, show_default=False)] = "list",
+    what: Annotated[list[str] | None, typer.Argument(help="Runs by their ID or its beginning, or files.", show_default=False)] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(help="The history's file. [default: AUTOTUNE_STORE, else history.sqlite in ~/.local/share/autotune]", show_default=False),
+    ] = None,
+) -> None:
+    """List, show, export, import or forget what earlier runs measured.
+
+    Example: autotune history export team.jsonl
+    """
+    from autotune.errors import InputError
+    from autotune.history.store import Store, StoreError, own_path
+    from autotune.job.mistakes import nearest
+
+    actions = {"list": _list, "show": _show, "export": _export, "import": _import, "forget": _forget}
+    if action not in actions:
+        close = nearest(action, actions)
+        remedy = f"did you mean '{close}'?" if close else ""
+        raise InputError(f"no action '{action}'", where="autotune history", expected=ACTIONS, remedy=remedy)
+    try:
+        actions[action](Store(store or own_path()), what or [])
+    except StoreError as error:
+        raise InputError(str(error), where="autotune history", expected="a history that autotune wrote") from None
+
+
+def _list(store: Store, what: list[str]) -> None:
+    import time
+
+    runs = store.runs()
+    for run in runs:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.at))
+        typer.echo(f"{run.id[:12]}  {when}  job {run.keys.job[:8]}  {_outcome(run)}")
+    if not runs:
+        typer.echo(f"{store.path}: no runs")
+
+
+def _show(store: Store, what: list[str]) -> None:
+    from json import dumps
+
+    from autotune_spaces.codec import encode
+
+    for run in _chosen(store, what):
+        typer.echo(dumps(encode(run), indent=2))
+
+
+def _export(store: Store, what: list[str]) -> None:
+    from autotune.errors import InputError
+    from autotune_trials.paths import publish
+
+    text = "".join(f"{_line(run)}\n" for run in store.runs(most=-1))
+    if not what:
+        typer.echo(text, nl=False)
+        return
+    try:
+        publish(Path(what[0]), text)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror or error}", where=what[0]) from None
+    typer.echo(f"{what[0]}: {text.count(chr(10))} runs")
+
+
+def _import(store: Store, what: list[str]) -> None:
+    from autotune.errors import InputError
+    from autotune.history.store import readable
+
+    if not what:
+        raise InputError("no file is named", where="autotune history import", expected="what `export` wrote")
+    for name in what:
+        try:
+            lines = Path(name).read_text("utf-8").splitlines()
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot be read: {error}", where=name, expected="what `export` wrote") from None
+        runs = [readable(line) for line in lines]
+        if None in runs:
+            number = runs.index(None) + 1
+            raise InputError("is no run of this version", where=f"{name}:{number}", expected="what `export` wrote")
+        typer.echo(f"{name}: {store.add([run for run in runs if run])} of {len(runs)} runs are new")
+
+
+def _forget(store: Store, what: list[str]) -> None:
+    runs = store.runs(most=-1) if what == ["all"] else _chosen(store, what)
+    typer.echo(f"{store.forget([run.id for run in runs])} runs forgotten")
+
+
+def _chosen(store: Store, what: list[str]) -> list[PastRun]:
+    from autotune.errors import InputError
+
+    runs = store.runs(most=-1)
+    found = [run for run in runs if any(run.id.startswith(word) for word in what)]
+    missing = [word for word in what if not any(run.id.startswith(word) for run in runs)]
+    if missing or not what:
+        raise InputError(f"no run {missing[0]}" if missing else "no run is named", where=str(store.path), expected="IDs that `autotune history` lists")
+    return found
+
+
+def _outcome(run: PastRun) -> str:
+    from math import exp
+
+    if not run.answer:
+        return "keep what you have"
+    return f"{exp(run.log_gain):.2f}x  " + " ".join(f"{k}={v}" for k, v in run.answer.items())
+
+
+def _line(run: PastRun) -> str:
+    from json import dumps
+
+    from autotune_spaces.codec import encode
+
+    return dumps(encode(run), separators=(",", ":"))

@@ -1,0 +1,31 @@
+"""The settings as arguments of lightning.Trainer and of the DataLoader it is given. Names as in Lightning 2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autotune.export.formats.frameworks import Arguments, Framework, format_of
+from autotune_spaces.base import Value
+
+
+def spell(knob: str, value: Value) -> Mapping[str, Arguments]:
+    loader = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "in_order", "batch_size")
+    precision = {"bfloat16": "bf16-mixed", "float16": "16-mixed", "off": "32-true"}
+    if knob in loader:
+        return {"DATALOADER": {knob: value}}
+    if knob == "amp_dtype":
+        return {"TRAINER": {"precision": precision[str(value)]}}
+    if knob == "cudnn_benchmark":
+        return {"TRAINER": {"benchmark": value}}
+    return {}
+
+
+LIGHTNING = format_of(
+    Framework(
+        "lightning",
+        "lightning.Trainer",
+        ("lightning", "pytorch_lightning"),
+        ("Trainer(..., **TRAINER) and DataLoader(..., **DATALOADER), as far as they are below.",),
+        spell,
+    )
+)

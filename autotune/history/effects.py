@@ -1,0 +1,67 @@
+"""What past runs say of each value of each knob.
+
+    one run     its configurations, taken apart into effects of single values (ridge regression)
+    all of them the mean of their effects, each weighted by its error and by how like its job is
+
+The result is a mean only. It moves the prior of the search; how wide that is stays as it was, so that
+a few blocks of the job itself outweigh it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from autotune.history.records import PastRun, revealed
+from autotune_spaces.base import Value
+
+Effects = dict[tuple[str, Value], tuple[float, float]]  # (knob, value) -> effect on log cost, its standard error
+MAIN_SD = 0.3  # of a value's effect in one run, before it is fitted
+PRIOR_SD = 0.15  # of a value's effect in this job, if nothing is known: what history is weighed against
+SAME_JOB_SD = 0.02  # by which an effect differs from one run of a job to the next
+UNLIKE_SD = 0.12  # and from one job to another of likeness 1/2
+LARGEST = 1.5  # log cost: nothing that was recorded counts for more
+LEAST_LIKENESS = 0.1
+SOURCES = ("live", "process", "confirmed")
+
+
+def effects_of(run: PastRun, domains: Mapping[str, Sequence[Value]]) -> Effects:
+    """Effects in one run of the values that this search has as well."""
+    import numpy as np
+
+    rows = []
+    for measured in run.measured:
+        config = revealed(measured.config, domains)
+        if config and measured.source in SOURCES and measured.log_ratio is not None:
+            rows.append((config, measured.log_ratio, measured.error or 0.0))
+    items = sorted({item for config, _, _ in rows for item in config.items()}, key=repr)
+    if not items:
+        return {}
+    place = {item: i for i, item in enumerate(items)}
+    x = np.zeros((len(rows), len(items)))
+    for row, (config, _, _) in enumerate(rows):
+        x[row, [place[item] for item in config.items()]] = 1.0
+    y = np.clip([ratio for _, ratio, _ in rows], -LARGEST, LARGEST)
+    weight = 1 / (np.array([error for _, _, error in rows]) ** 2 + SAME_JOB_SD**2)
+    precision = (x * weight[:, None]).T @ x + np.eye(len(items)) / MAIN_SD**2
+    covariance = np.linalg.inv(precision)
+    mean = covariance @ (x.T @ (weight * y))
+    return {item: (float(mean[i]), float(covariance[i, i]) ** 0.5) for item, i in place.items()}
+
+
+def expected_effects(found: Iterable[tuple[float, Effects]]) -> dict[tuple[str, Value], float]:
+    """Expected effect of each value in this job.
+
+    Args:
+        found: likeness and effects of each past run.
+    """
+    sums: dict[tuple[str, Value], tuple[float, float]] = {}
+    for likeness, effects in found:
+        if likeness < LEAST_LIKENESS:
+            continue
+        between = SAME_JOB_SD**2 + UNLIKE_SD**2 * (1 / likeness - 1)
+        for item, (mean, error) in effects.items():
+            precision = 1 / (error**2 + between)
+            total, weighted = sums.get(item, (1 / PRIOR_SD**2, 0.0))
+            sums[item] = (total + precision, weighted + precision * mean)
+    return {item: weighted / total for item, (total, weighted) in sums.items() if math.isfinite(weighted)}

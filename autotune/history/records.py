@@ -1,0 +1,90 @@
+"""One finished run as the history keeps it: hashes, numbers, and names out of autotune's own knobs.
+
+Names and values of knobs that the user wrote are the job's business. They are kept as hashes and found
+again by hashing what the search space holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autotune_spaces import knobs
+from autotune_spaces.base import Config, Value
+
+RECORD_VERSION = 1
+
+
+def digest(data: object) -> str:
+    """16 hexadecimal digits that are the same for the same JSON data."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Hashes of what makes two runs the same."""
+
+    job: str  # code, command, environment, model, optimizer, precision, loader, objective
+    machine: str
+    software: str
+
+    @property
+    def whole(self) -> str:
+        return digest([self.job, self.machine, self.software])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one configuration was found to do."""
+
+    config: Mapping[str, Value]  # hidden, see :func:`hidden`
+    source: str  # "live", "process" (fresh processes in the search), "confirmed"; or a trial's state that is no figure
+    log_ratio: float | None = None  # log(time a sample, configuration / baseline): negative is faster
+    error: float | None = None  # its standard error
+    pairs: int = 0
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """A finished run."""
+
+    id: str
+    at: float  # when it ended, seconds since 1970
+    keys: Keys
+    features: Mapping[str, float]  # see keys.SCALES
+    iteration_s: float  # of the unchanged job
+    noise: float  # standard deviation of the log time a sample between its blocks
+    verdict: str  # "tuned", "keep-baseline"
+    loss: str  # "unchanged", "changed", …
+    answer: Mapping[str, Value]  # hidden; {}: keep the baseline
+    log_gain: float = 0.0  # of the answer, as confirmed
+    gains: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)  # knob -> its own speed-up, low, high
+    measured: tuple[Measured, ...] = ()
+    withdrawn: tuple[str, ...] = ()  # knobs that did not apply
+    version: int = RECORD_VERSION
+
+
+def hidden(config: Config) -> dict[str, Value]:
+    """``config`` as it is kept."""
+    return dict(hidden_item(name, value) for name, value in config.items())
+
+
+def hidden_item(name: str, value: Value) -> tuple[str, Value]:
+    if name in knobs.names():
+        return name, value
+    return f"own:{digest(name)}", digest([name, value])
+
+
+def revealed(config: Config, domains: Mapping[str, Sequence[Value]]) -> dict[str, Value] | None:
+    """The configuration that was kept as ``config``; None where the search space no longer holds it."""
+    known = {_typed(hidden_item(name, v)): (name, v) for name, values in domains.items() for v in values}
+    found = [known.get(_typed(item)) for item in config.items()]
+    return None if None in found else dict(item for item in found if item is not None)
+
+
+def _typed(item: tuple[str, Value]) -> tuple[str, type, Value]:
+    """True is not 1 here."""
+    return item[0], type(item[1]), item[1]

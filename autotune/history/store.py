@@ -1,0 +1,164 @@
+"""The history on disk: one SQLite file, one row a finished run, append-only.
+
+SQLite locks, flushes and rolls back. A rollback journal and not WAL: that needs shared memory, which
+network file systems lack, and a file that its reader may write to, which a team's store is not.
+What :meth:`Store.add` returned from is on the disk; a writer killed before that leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from autotune.history.records import RECORD_VERSION, PastRun
+from autotune_spaces.codec import decode, encode
+
+APPLICATION, SCHEMA_VERSION = 0x41544E45, 1  # "ATNE": tells our files from other databases
+FILE_NAME = "history.sqlite"
+WAIT_S = 10.0  # for other writers
+MOST_RUNS = 1000  # read at once, newest first
+SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS runs (
+    id TEXT PRIMARY KEY, at REAL NOT NULL, job TEXT NOT NULL, record TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS runs_of_a_job ON runs (job, at);
+PRAGMA application_id = {APPLICATION};
+PRAGMA user_version = {SCHEMA_VERSION};
+"""
+
+
+class StoreError(Exception):
+    """The store cannot be used; ``str()`` is one line that says why."""
+
+
+def own_path() -> Path:
+    """Where this run's history is: AUTOTUNE_STORE; on the service's nodes one for all runs, beside
+    them in AUTOTUNE_RUNS; else this user's, below XDG_DATA_HOME."""
+    if named := os.environ.get("AUTOTUNE_STORE"):
+        return Path(named)
+    if runs := os.environ.get("AUTOTUNE_RUNS"):
+        return Path(runs) / FILE_NAME
+    data = os.environ.get("XDG_DATA_HOME", "")
+    root = Path(data) if os.path.isabs(data) else Path.home() / ".local" / "share"
+    return root / "autotune" / FILE_NAME
+
+
+def team_path() -> Path | None:
+    """The store beside it that is only read: AUTOTUNE_TEAM_STORE."""
+    named = os.environ.get("AUTOTUNE_TEAM_STORE")
+    return Path(named) if named else None
+
+
+class Store:
+    """Runs in one file. Every call opens it anew, so that no process keeps it locked.
+
+    Args:
+        path: the file; made by the first :meth:`add`.
+        read_only: nothing is ever written, no file of SQLite's own beside it either.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.path, self.read_only = path, read_only
+
+    def add(self, runs: Iterable[PastRun]) -> int:
+        """Keep ``runs``, all or none, those it has already left out; on the disk when this returns.
+
+        Returns:
+            How many were new.
+
+        Raises:
+            StoreError
+        """
+        rows = [(r.id, r.at, r.keys.job, json.dumps(encode(r), separators=(",", ":"))) for r in runs]
+        with self._opened(write=True) as db, db:
+            before = db.total_changes
+            db.executemany("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?)", rows)
+            return db.total_changes - before
+
+    def runs(self, job: str | None = None, most: int = MOST_RUNS) -> list[PastRun]:
+        """The newest runs first, all or those of one job key; rows that make no sense are left out.
+
+        Raises:
+            StoreError
+        """
+        if not self.path.exists():
+            return []
+        where, values = ("", ()) if job is None else ("WHERE job = ?", (job,))
+        with self._opened() as db:
+            query = f"SELECT record FROM runs {where} ORDER BY at DESC LIMIT ?"
+            rows = db.execute(query, (*values, most)).fetchall()
+        return [run for (text,) in rows if (run := readable(text)) is not None]
+
+    def forget(self, ids: Sequence[str]) -> int:
+        """Remove runs; returns how many were there.
+
+        Raises:
+            StoreError
+        """
+        with self._opened(write=True) as db, db:
+            return db.executemany("DELETE FROM runs WHERE id = ?", [(i,) for i in ids]).rowcount
+
+    @contextmanager
+    def _opened(self, write: bool = False) -> Iterator[sqlite3.Connection]:
+        if write and self.read_only:
+            raise StoreError(f"{self.path}: is only read")
+        try:
+            if write:
+                self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            mode = "ro" if self.read_only else "rwc" if write else "rw"  # rw: a killed writer is rolled back
+            db = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode={mode}", uri=True, timeout=WAIT_S)
+            try:
+                self._check(db)
+                if write:
+                    db.execute("PRAGMA synchronous = FULL")
+                    if not _has_table(db):
+                        db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} COMMIT;")
+                elif not _has_table(db):
+                    db.execute("CREATE TEMP TABLE runs (id, at, job, record)")  # nothing was added yet
+                yield db
+            finally:
+                db.close()
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(f"{self.path}: {_words(error)}") from error
+
+    def _check(self, db: sqlite3.Connection) -> None:
+        """Raises:
+        StoreError: not a history, or one of another version.
+        """
+        application = db.execute("PRAGMA application_id").fetchone()[0]
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if not application and not version and not db.execute("SELECT 1 FROM sqlite_master").fetchone():
+            return  # new and empty
+        if application != APPLICATION:
+            raise StoreError(f"{self.path}: is a database of another program")
+        if version != SCHEMA_VERSION:
+            raise StoreError(f"{self.path}: has version {version}, this autotune knows {SCHEMA_VERSION}")
+
+
+def _has_table(db: sqlite3.Connection) -> bool:
+    return db.execute("SELECT 1 FROM sqlite_master WHERE name = 'runs'").fetchone() is not None
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(error)  # SQLite's: "file is not a database", "database or disk is full"
+
+
+def readable(text: str) -> PastRun | None:
+    """The run that a row or a line holds; None where it is none of this version, or its figures are none."""
+    try:
+        data: Any = json.loads(text)
+        run = decode(PastRun, data)
+        figures = [run.at, run.iteration_s, run.noise, run.log_gain, *run.features.values()]
+        figures += [f for m in run.measured for f in (m.log_ratio, m.error) if f is not None]
+        sound = all(math.isfinite(f) for f in figures) and run.iteration_s > 0
+        return run if sound and data["version"] == RECORD_VERSION else None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None

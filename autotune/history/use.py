@@ -1,0 +1,160 @@
+"""The history in a run: asked once after OBSERVE, told once at the end.
+
+    recall ──▶ the same job: its answer, to be proven anew before anything is searched
+           └─▶ alike jobs: what each value is expected to do, a prior of the search
+    keep   ◀── the result, as hashes and numbers
+
+The verdict never hears of it. Whatever is wrong with a store costs one line and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.history.effects import effects_of, expected_effects
+from autotune.history.keys import features_of, keys_of, likeness
+from autotune.history.records import Keys, Measured, PastRun, hidden, hidden_item, revealed
+from autotune.history.store import Store, StoreError, own_path, team_path
+from autotune.job.configs import normalise
+from autotune.job.spec import JobSpec
+from autotune.results import Interval, KnobGain, Observation, Recalled, Result
+from autotune_spaces.base import Value
+
+SLOWER_SD, SLOWER = 3.0, 0.10  # the baseline is slower than recorded: by so many standard deviations, and by so much
+ALIKE = 12  # runs that a prior is made of, most alike first
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The expected effect of one value on log cost: negative is faster."""
+
+    knob: str
+    value: Value
+    effect: float
+
+
+@dataclass(frozen=True)
+class Recall:
+    """What the history knows of a job."""
+
+    summary: Recalled = Recalled()
+    answer: dict[str, Value] | None = None  # of the same job; None: none that can be proven again
+    gains: tuple[KnobGain, ...] = ()
+    log_gain: float = 0.0  # of the answer, as recorded
+    expected: tuple[Expected, ...] = ()
+
+
+class History:
+    """This user's store and the team's.
+
+    Args:
+        own: read, and written at the end of a run.
+        team: read only; None: there is none.
+        warn: told in one line why a store is not used.
+    """
+
+    def __init__(self, own: Path, team: Path | None, warn: Callable[[str], None]) -> None:
+        self._own = Store(own)
+        self._stores = [self._own, *([] if team is None else [Store(team, read_only=True)])]
+        self._warn = warn
+
+    def recall(self, spec: JobSpec, observation: Observation) -> Recall:
+        keys, runs = keys_of(spec, observation), self._runs()
+        same = [run for run in runs if (run.keys.job, run.keys.machine) == (keys.job, keys.machine)]
+        same.sort(key=lambda run: (run.keys.software == keys.software, run.at), reverse=True)
+        alike = _alike(runs, keys, observation)
+        if not alike:
+            return Recall()
+        effects = ((like, effects_of(run, observation.domains)) for like, run in alike)
+        expected = tuple(Expected(*item, round(e, 5)) for item, e in expected_effects(effects).items())
+        if not same:
+            return Recall(Recalled("near", "", len(alike), round(alike[0][0], 3)), expected=expected)
+        last = same[0]
+        summary = Recalled(
+            "exact" if last.keys.software == keys.software else "other-software", last.id, len(alike), 1.0,
+            last.iteration_s, observation.anatomy.iteration_s, slower(last, observation),
+        )  # fmt: skip
+        answer = _answer(spec, observation, last)
+        gains = tuple(
+            KnobGain(name, value, Interval(*own) if (own := last.gains.get(hidden_item(name, value)[0])) else None, True)
+            for name, value in (answer or {}).items()
+        )
+        return Recall(summary, answer, gains, last.log_gain, expected)
+
+    def keep(self, spec: JobSpec, result: Result, number: str) -> None:
+        """``number``: of the run, the same if it is kept again."""
+        if self._own not in self._stores:
+            return  # that was said when it could not be read
+        try:
+            self._own.add([past_run(spec, result, number)])
+        except StoreError as error:
+            self._warn(f"this run is not in the history: {error}")
+
+    def _runs(self) -> list[PastRun]:
+        found: dict[str, PastRun] = {}
+        for store in tuple(self._stores):
+            try:
+                found |= {run.id: run for run in store.runs()}
+            except StoreError as error:
+                self._stores.remove(store)
+                self._warn(f"goes on without this history: {error}")
+        return list(found.values())
+
+
+def open_history(store: Path | None, warn: Callable[[str], None]) -> History:
+    """The stores that a run uses. ``store``: instead of this user's."""
+    return History(store or own_path(), team_path(), warn)
+
+
+def slower(run: PastRun, observation: Observation) -> bool:
+    """Whether the unchanged job is slower than it was recorded, beyond the noise of both."""
+    noise = math.hypot(run.noise, observation.noise)
+    return math.log(observation.anatomy.iteration_s / run.iteration_s) > max(SLOWER, SLOWER_SD * noise)
+
+
+def past_run(spec: JobSpec, result: Result, number: str) -> PastRun:
+    """``result`` as it is kept."""
+    observation, confirmation = result.observation, result.confirmation
+    measured = [
+        Measured(
+            hidden(t.config), ("process" if t.origin == "process" else "live") if t.state == "complete" else t.state,
+            t.log_ratio, t.standard_error, t.pairs,
+        )
+        for t in result.trials
+    ]  # fmt: skip
+    if confirmation is not None and confirmation.pairs:
+        s = confirmation.speedup
+        error = math.log(s.high / s.low) / 4 if s.high > s.low > 0 else 0.0
+        measured.append(Measured(hidden(confirmation.config), "confirmed", -math.log(s.estimate), error, confirmation.pairs))
+    own = {g.knob: g.speedup for g in result.gains if g.kept and g.speedup is not None and g.knob in result.knobs}
+    return PastRun(
+        id=number, at=round(time.time(), 1), keys=keys_of(spec, observation), features=features_of(observation),
+        iteration_s=observation.anatomy.iteration_s, noise=observation.noise, verdict=result.verdict, loss=result.loss.verdict,
+        answer=hidden(result.knobs), log_gain=math.log(result.speedup.estimate),
+        gains={next(iter(hidden({k: result.knobs[k]}))): (s.estimate, s.low, s.high) for k, s in own.items()},
+        measured=tuple(measured), withdrawn=tuple(next(iter(hidden({name: None}))) for name in observation.withdrawn),
+    )  # fmt: skip
+
+
+def _alike(runs: Sequence[PastRun], keys: Keys, observation: Observation) -> list[tuple[float, PastRun]]:
+    """The runs most like this one, with their likeness; one of each job, the newest, and such as have a figure."""
+    own, seen, found = features_of(observation), set[str](), []
+    for run in sorted(runs, key=lambda run: -run.at):
+        if run.keys.whole in seen or not any(m.log_ratio is not None for m in run.measured):
+            continue
+        seen.add(run.keys.whole)
+        like = likeness(run.features, own)
+        found.append((1.0 if run.keys == keys else like, run))
+    return sorted(found, key=lambda pair: -pair[0])[:ALIKE]
+
+
+def _answer(spec: JobSpec, observation: Observation, run: PastRun) -> dict[str, Value] | None:
+    """The recorded answer; None where it is none, or stale: a value that does not apply any more."""
+    config = revealed(run.answer, observation.domains)
+    if not config or run.verdict != "tuned":
+        return None
+    return config if normalise(config, observation.defaults, spec.search_space) == config else None

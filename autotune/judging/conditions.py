@@ -1,0 +1,70 @@
+"""`--fail-if`: what a gate in CI refuses.
+
+    slower[:2%]   faster[:2%]   loss-changed   not-same
+
+An open question never passes: where a condition's aspect is undecided, the exit code says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotune.errors import InputError
+from autotune.judging.records import Judgement
+
+PASSED, FAILED, UNDECIDED = 0, 10, 11  # exit codes
+SPEED_CONDITIONS = ("slower", "faster", "not-same")
+CONDITIONS = (*SPEED_CONDITIONS, "loss-changed")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """``share``: by how much at least, as estimated: 0.02 is 2 %."""
+
+    kind: str
+    share: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.share:.3g}" if self.share else self.kind
+
+    def holds(self, it: Judgement) -> bool:
+        if self.kind == "loss-changed":
+            return it.loss == "changed"
+        if self.kind == "not-same":
+            return it.speed in ("faster", "slower")
+        far = abs(math.log(it.speedup.estimate)) >= math.log1p(self.share)
+        return it.speed == self.kind and far
+
+    def open(self, it: Judgement) -> bool:
+        return (it.loss if self.kind == "loss-changed" else it.speed) == "undecided"
+
+
+def parse_condition(text: str) -> Condition:
+    """Raises:
+    InputError: no such condition, or a share that is none.
+    """
+    kind, _, share = text.partition(":")
+    try:
+        value = float(share.removesuffix("%")) / (100 if share.endswith("%") else 1) if share else 0.0
+    except ValueError:
+        value = math.nan
+    if kind not in CONDITIONS or not 0 <= value < 1 or (share and kind not in ("slower", "faster")):
+        raise InputError(
+            "no such condition",
+            where=f"--fail-if {text}",
+            expected="slower, slower:2%, faster, faster:2%, not-same or loss-changed",
+        )
+    return Condition(kind, value)
+
+
+def exit_code(it: Judgement, conditions: Sequence[Condition]) -> int:
+    """FAILED if a condition holds; UNDECIDED if one that was asked for is open; else PASSED.
+
+    Without conditions, everything is asked for and nothing refused.
+    """
+    if any(condition.holds(it) for condition in conditions):
+        return FAILED
+    asked = conditions or (Condition("not-same"), Condition("loss-changed"))
+    return UNDECIDED if any(condition.open(it) for condition in asked) else PASSED

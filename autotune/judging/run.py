@@ -1,0 +1,117 @@
+"""One judgement from two sides to its files; the same call again resumes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+
+from autotune.disk import told_of_the_disk
+from autotune.errors import BaselineError, HookError, InputError
+from autotune.journal import Journal
+from autotune.judging.measure import judge_sides
+from autotune.judging.records import SCHEMA_VERSION, Judgement
+from autotune.judging.sides import Side, digest
+from autotune.report.result_file import finite
+from autotune_spaces.codec import decode, encode
+from autotune_trials.paths import publish
+
+FILE_NAME = "judgement.json"
+
+
+def judge_job(
+    sides: tuple[Side, Side],
+    run_dir: Path,
+    *,
+    margin: float,
+    loss: str = "",
+    fresh: bool = False,
+    progress_kind: str = "quiet",
+) -> Judgement:
+    """B against A, in ``run_dir``, with judgement.json as the outcome.
+
+    Args:
+        margin: share within which two speeds are the same.
+        loss: what B has to show: "exact", "rounding", "random-stream" or "statistical"; "": what
+            its knobs may do, at least rounding.
+        progress_kind: "auto", "quiet" or "json".
+
+    Raises:
+        InputError, BaselineError, HookError, Interrupted: see :mod:`autotune.errors`.
+    """
+    from autotune.cli.run import move_aside
+    from autotune.executors import executor_for
+    from autotune.report.terminal import open_progress
+    from autotune.stages.context import RunContext, Stop, interrupted
+    from autotune.tracking.untracked import Untracked
+
+    if fresh:
+        move_aside(run_dir)
+    began = time.monotonic()
+    clock: Callable[[float], float] = lambda before: before + time.monotonic() - began  # noqa: E731
+    spec = sides[0].spec
+    with told_of_the_disk(run_dir), ExitStack() as stack:
+        journal = stack.enter_context(closing(Journal(run_dir / "journal.jsonl", clock)))
+        _claim(journal, digest(sides, loss), run_dir)
+        if journal.find("finished") is not None and (run_dir / FILE_NAME).exists():
+            return load_judgement(run_dir / FILE_NAME)
+        progress = stack.enter_context(
+            open_progress(progress_kind, spec.budget.minutes * 60, spent_s=journal.elapsed_s)
+        )
+        stop = Stop()
+        stack.enter_context(stop.listening(progress))
+        contexts = {}
+        for side in sides:
+            place = run_dir / side.name
+            place.mkdir(parents=True, exist_ok=True)
+            executor = executor_for(side.spec, place, say=progress.note, warn=progress.warning)
+            stack.enter_context(closing(executor))
+            executor.loader_key = side.loader_key
+            contexts[side.name] = RunContext(
+                side.spec, executor, journal, progress, Untracked(), run_dir, stop=stop
+            )
+        try:
+            it = judge_sides(contexts, sides, margin, loss)
+        except (BaselineError, HookError):
+            stop.check()
+            raise
+        except KeyboardInterrupt as twice:
+            raise interrupted() from twice
+        it = replace(it, wall_s=round(journal.elapsed_s, 1))
+        publish(run_dir / FILE_NAME, to_json(it))
+        journal.append("finished", "", {})
+        return it
+
+
+def to_json(it: Judgement) -> str:
+    return json.dumps(finite(encode(it)), indent=2, default=str, allow_nan=False) + "\n"
+
+
+def load_judgement(path: Path) -> Judgement:
+    """Raises:
+    InputError: no judgement, or one of a newer autotune.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["schema_version"] != SCHEMA_VERSION:
+            raise ValueError(f"schema_version {data['schema_version']}")
+        return decode(Judgement, data)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(
+            f"cannot be read: {error}", where=str(path), expected="what `autotune judge` wrote",
+            remedy="run the same command with --fresh",
+        ) from None  # fmt: skip
+
+
+def _claim(journal: Journal, identity: str, run_dir: Path) -> None:
+    known = journal.find("study")
+    if known is None:
+        journal.append("study", "", {"digest": identity})
+    elif known["digest"] != identity:
+        raise InputError(
+            "this directory holds a judgement of other sides", where=str(run_dir), expected="the sides it was started with",
+            remedy="--fresh moves it aside and starts anew, --run-dir names another place",
+        )  # fmt: skip

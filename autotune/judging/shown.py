@@ -1,0 +1,143 @@
+"""A judgement for people: in the terminal, and as Markdown for a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from autotune.explain.records import Finding
+from autotune.judging.records import Judgement, SideRecord
+from autotune.report import story, words
+from autotune.report.compare_terminal import finding_words, signed_words
+from autotune.report.comparison import OperatorRow, apart, changed_operators
+from autotune.words import duration_words
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+LEAST_SHARE = 0.01  # of A's iteration: operators that changed by less are not shown
+
+
+def headline(it: Judgement) -> str:
+    """``B is slower: 0.95× (0.93 to 0.97), loss unchanged``"""
+    said = {"same": "B is as fast as A", "undecided": "The speed is undecided"}
+    speed = said.get(it.speed, f"B is {it.speed}")
+    return f"{speed}: {words.interval_words(it.speedup)}, loss {it.loss}"
+
+
+def print_judgement(console: Console, it: Judgement) -> None:
+    """Print it. ``console`` must have markup and emoji off."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for side in it.sides:
+        what = f"{side.what}: {words.clean(side.command)}"
+        console.print(Text.assemble((f"{side.name}  ", "bold"), what))
+    console.print()
+    console.print(Text(headline(it), style="bold"))
+    for said in _reasons(it):
+        console.print(Padding(Text(said), (0, 0, 0, 2)))
+    for title, (heads, rows) in _tables(it):
+        console.print()
+        console.print(Text(title, style="bold"))
+        console.print(Padding(_rich(heads, rows), (0, 0, 0, 2)))
+    for title, findings in _findings(it):
+        console.print()
+        console.print(Text(title, style="bold"))
+        for finding in findings:
+            console.print(Padding(Text(finding_words(finding)), (0, 0, 0, 2)))
+    console.print()
+    console.print(Text(_footnote(it), style="dim"))
+
+
+def markdown(it: Judgement) -> str:
+    """For a comment on a pull request."""
+    lines = [f"### autotune: {headline(it)}", ""]
+    for side in it.sides:
+        lines.append(f"- **{side.name}** {_escaped(side.what)}: `{words.clean(side.command)}`")
+    lines += [f"- {_escaped(said)}" for said in _reasons(it)]
+    for title, (heads, rows) in _tables(it):
+        lines += ["", f"**{title}**", "", _row(heads), _row(["---"] * len(heads))]
+        lines += [_row(map(_escaped, row)) for row in rows]
+    for title, findings in _findings(it):
+        lines += ["", f"**{title}**", "", *(f"- {_escaped(finding_words(f))}" for f in findings)]
+    return "\n".join([*lines, "", f"<sub>{_escaped(_footnote(it))}</sub>"]) + "\n"
+
+
+def _reasons(it: Judgement) -> list[str]:
+    return [f"speed {it.speed}: {it.speed_reason}", f"loss {it.loss}: {words.clean(it.loss_verdict.reason)}"]
+
+
+def _tables(it: Judgement) -> Iterable[tuple[str, Table]]:
+    a, b = it.sides
+    yield "One iteration", (("", "A", "B"), list(_phases(a, b)))
+    operators = changed_operators(_times_s(a), _times_s(b))
+    shown = [o for o in operators if abs(o.b_s - o.a_s) >= LEAST_SHARE * a.anatomy.iteration_s]
+    if shown and it.speed in ("faster", "slower"):
+        heads = ("operator", "A", "B", "change")
+        yield "Operators that changed most, per profiled iteration", (heads, [_operator(o) for o in shown])
+
+
+def _phases(a: SideRecord, b: SideRecord) -> Iterable[tuple[str, ...]]:
+    known = {**a.anatomy.phases_s, **b.anatomy.phases_s}
+    for name in dict.fromkeys([*story.PHASE_WORDS, *known]):
+        times = [side.anatomy.phases_s.get(name, 0.0) for side in (a, b)]
+        if any(times):
+            yield (story.PHASE_WORDS.get(name, name), *map(words.duration_words, times))
+    yield ("total", *(words.duration_words(side.anatomy.iteration_s) for side in (a, b)))
+    yield ("peak memory", *(f"{side.peak_memory_gib:.2f} GiB" for side in (a, b)))
+
+
+def _times_s(side: SideRecord) -> dict[str, float]:
+    """Seconds of each operator in an iteration, as the profiler saw it: its own cost is in them."""
+    found: dict[str, float] = {}
+    it = side.profiled
+    if it is not None and it.profiled_steps:
+        for row in it.operators:
+            found[row.name] = found.get(row.name, 0.0) + row.self_time_s / it.profiled_steps
+    return found
+
+
+def _operator(row: OperatorRow) -> tuple[str, ...]:
+    times = words.duration_words(row.a_s), words.duration_words(row.b_s)
+    return (row.name, *times, signed_words(row.b_s - row.a_s))
+
+
+def _findings(it: Judgement) -> Iterable[tuple[str, tuple[Finding, ...]]]:
+    a, b = it.sides
+    only = apart(a.findings, b.findings)
+    for side, findings in zip(it.sides, only, strict=True):
+        if findings:
+            yield f"Found in {side.name} only", findings
+
+
+def _footnote(it: Judgement) -> str:
+    machine = it.environment.get("machine", {})
+    where = f"{machine.get('device_name') or machine.get('cpu_model', '')}, torch {machine.get('torch_version', '')}"
+    return (
+        f"{it.pairs} pairs of fresh processes in {duration_words(it.wall_s)} on {where}. "
+        f"The interval is 95 %. An unchanged loss is the same early trajectory "
+        f"({it.loss_verdict.steps} steps), not the same final quality."
+    )
+
+
+def _rich(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    table = RichTable(box=None, padding=(0, 3, 0, 0), show_edge=False, header_style="dim")
+    for number, title in enumerate(heads):
+        table.add_column(title, overflow="fold", justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(text: str) -> str:
+    """Text that Markdown takes as it stands."""
+    return "".join(f"\\{c}" if c in "\\`*_{}[]<>|#" else c for c in text)

@@ -1,0 +1,176 @@
+"""The two sides of a judgement, each a job as it stands.
+
+    job.yaml                       the job
+    tuned.yaml, a run's directory  the job with its tuned settings
+    job.yaml + --b-command, --b-env, --b-python     B is A with that changed
+    job.yaml + --base-ref, --head-ref               the job in two commits (refs.py)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from autotune.errors import InputError
+from autotune.export.launching import knobs_of
+from autotune.export.load import find_tuned, load_tuned
+from autotune.job import command as commands
+from autotune.job.load import load_job
+from autotune.job.spec import JobSpec, SearchSpace
+from autotune.secrets import mask_command
+from autotune_spaces.base import Value
+
+PYTHON = re.compile(r"python[\d.]*")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side: a job, and the knobs that are set in it."""
+
+    name: str  # "A" or "B"
+    what: str  # in words
+    spec: JobSpec
+    knobs: dict[str, Value] = field(default_factory=dict)
+    loader_key: str = ""
+    worktree: Path | None = None  # of the commit it is
+
+    @property
+    def root(self) -> Path:
+        """What paths of its source are told relative to."""
+        return self.worktree or self.spec.workdir
+
+    @property
+    def command(self) -> str:
+        return " ".join(mask_command(self.spec.command))
+
+
+@dataclass(frozen=True)
+class Change:
+    """What B has that A has not."""
+
+    command: str = ""
+    env: Sequence[str] = ()  # "NAME=VALUE"
+    python: Path | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.command or self.env or self.python)
+
+
+def load_side(name: str, path: Path) -> Side:
+    """The side that a job file, a tuned.yaml or a run's directory means.
+
+    Raises:
+        InputError, HookError: see :func:`autotune.job.load.load_job`.
+    """
+    if not path.is_dir() and not _is_tuned(path):
+        return Side(name, str(path), load_job(path))
+    tuned = load_tuned(path)
+    missing = [v for v in tuned.env_from_launch if v not in os.environ]
+    if missing:
+        raise InputError(
+            f"{' and '.join(missing)} not set: {path} holds no secrets",
+            where="environment",
+            expected="the variables under env_from_launch",
+            remedy=f"export {missing[0]}=… first",
+        )
+    secrets = {v: os.environ[v] for v in tuned.env_from_launch}
+    words = [re.sub(r"\$\{(\w+)\}", lambda m: secrets.get(m[1], m[0]), w) for w in tuned.command]
+    spec = JobSpec(
+        name=tuned.name,
+        command=tuple(words),
+        workdir=tuned.workdir,
+        env=dict(tuned.env),
+        search_space=SearchSpace("tuned", tuple(knobs_of(tuned).values())),
+        source=find_tuned(path).resolve(),
+    )
+    commands.check_command(spec.command, spec.workdir, spec.env, f"{path}: command")
+    values = {knob: choice.value for knob, choice in tuned.knobs.items()}
+    return Side(name, str(path), spec, values, tuned.provenance.loader_key)
+
+
+def changed(a: Side, change: Change) -> Side:
+    """B: ``a`` with ``change``.
+
+    Raises:
+        InputError: a word that is no variable, no command or no interpreter.
+    """
+    words, env, what = a.spec.command, dict(a.spec.env), []
+    if change.command:
+        try:
+            words = commands.split(change.command)
+        except ValueError as error:
+            raise InputError(str(error), where="--b-command", expected="a program and its words") from None
+        what.append(f"--b-command {change.command}")
+    for assignment in change.env:
+        name, sign, value = assignment.partition("=")
+        if not sign or not name.isidentifier():
+            raise InputError(
+                "not a variable", where=f"--b-env {assignment}", expected="NAME=VALUE"
+            )
+        env[name] = value
+        what.append(f"--b-env {name}=…")
+    if change.python:
+        words = (_interpreter(words, change.python), *words[1:])
+        what.append(f"--b-python {change.python}")
+    spec = replace(a.spec, command=words, env=env)
+    commands.check_command(spec.command, spec.workdir, spec.env, ", ".join(what))
+    return replace(a, name="B", what=f"A with {', '.join(what)}", spec=spec)
+
+
+def common(a: Side, b: Side) -> tuple[Side, Side]:
+    """Both sides with what belongs to the judgement and not to a side taken from A: tolerance,
+    steps, metrics and budget.
+
+    Raises:
+        InputError: a side that is not run on this machine alone, or does not train for throughput.
+    """
+    for side in (a, b):
+        if side.spec.executor.kind != "local":
+            raise InputError(
+                f"judge runs both sides on this machine; {side.name} has executor: {side.spec.executor.kind}",
+                where=side.what,
+                expected="executor: local",
+                remedy="run it on one machine of the cluster",
+            )
+    own = ("convergence", "budget", "constraints", "objective", "side_effects")
+    shared: dict[str, object] = {key: getattr(a.spec, key) for key in own}
+    spec = replace(b.spec, **{**shared, "name": a.spec.name})  # type: ignore[arg-type]
+    return a, replace(b, spec=spec)
+
+
+def digest(sides: Sequence[Side], loss: str) -> str:
+    """Identity of a judgement: the same one is resumed."""
+    import hashlib
+    import json
+
+    whole = [[s.spec.digest(), sorted(s.knobs.items()), s.loader_key] for s in sides]
+    return hashlib.sha256(json.dumps([whole, loss], default=repr).encode()).hexdigest()
+
+
+def _is_tuned(path: Path) -> bool:
+    """A tuned.yaml says its schema_version; a job file has none."""
+    import yaml
+
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return False  # load_job says what is wrong
+    return isinstance(data, Mapping) and "schema_version" in data
+
+
+def _interpreter(words: Sequence[str], python: Path) -> str:
+    if not PYTHON.fullmatch(Path(words[0]).name):
+        raise InputError(
+            f"the command begins with {words[0]}, not with python",
+            where="--b-python",
+            expected="python …",
+            remedy="give the whole command with --b-command",
+        )
+    if not python.is_file() or not os.access(python, os.X_OK):
+        raise InputError(
+            "no interpreter", where=f"--b-python {python}", expected="/path/to/venv/bin/python"
+        )
+    return str(python.absolute())

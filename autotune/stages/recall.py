@@ -1,0 +1,36 @@
+"""What earlier runs know of this job, after OBSERVE: the baseline is always measured first."""
+
+from __future__ import annotations
+
+from autotune.history.use import Recall
+from autotune.results import Observation
+from autotune.stages.context import RunContext
+from autotune_spaces.codec import decode, encode
+
+
+def recall_job(context: RunContext, observation: Observation) -> Recall:
+    """From the history, or as an earlier process of this run found it there."""
+    if context.history is None:
+        return Recall()
+    stored = context.journal.find("recall")
+    if stored is not None:
+        return decode(Recall, stored)
+    recall = context.history.recall(context.spec, observation)
+    context.journal.append("recall", "", encode(recall))
+    _tell(context, recall)
+    return recall
+
+
+def _tell(context: RunContext, recall: Recall) -> None:
+    found, progress = recall.summary, context.progress
+    if found.slower and found.recorded_iteration_s and found.iteration_s:
+        progress.warning(
+            f"the unchanged job takes {found.iteration_s * 1e3:.3g} ms an iteration, and took "
+            f"{found.recorded_iteration_s * 1e3:.3g} ms when it was tuned last: "
+            "the machine or its software has become slower"
+        )
+    if recall.answer:
+        other = ", with other software" if found.kind == "other-software" else ""
+        progress.note(f"this job was tuned here before{other}: its answer is proven again (--no-history searches)")
+    elif recall.expected:
+        progress.note(f"{found.runs} earlier runs of alike jobs order the search (--no-history ignores them)")

@@ -1,0 +1,108 @@
+"""Scores `autotune judge`'s verdict on two speeds, on the simulated machines of simulate.py.
+
+    python benchmarks/verdicts/judge.py [--runs 400]     some minutes; writes judge.md beside this file
+    python benchmarks/verdicts/judge.py --loads          an hour of a quiet machine: real processes
+                                                         under the loads of loads.py, too
+
+Each simulated judgement makes pairs of fresh processes until the rule decides, or ten minutes of the
+machine's own clock are used up (a start takes 5 s, a window 4.5 s), or the looks are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+import numpy as np
+from loads import LOADS, Task, side_by_side
+from simulate import MACHINES, Machine
+
+from autotune.verdict.difference import LOOKS, MARGIN, Difference, difference
+
+SPEEDS = (1.00, 0.95, 0.90, 1.05)  # of B over A
+STATES = ("faster", "slower", "same", "open")
+SEED = 91_919
+MINUTES = 10.0
+NOT_TAKEN = """ The same on real processes under real load
+has not been taken: 200 judgements take a quiet machine for an hour."""
+
+
+def judged(machine: Machine, speed: float) -> Difference:
+    """One judgement of a B that is ``speed`` times as fast as A."""
+    ratios: list[float] = []
+    levels: list[float] = []
+    for look, pairs in enumerate(LOOKS):
+        while len(ratios) < pairs:
+            forth = len(ratios) % 2 == 0
+            sides = [machine.fresh(s) for s in ((1.0, speed) if forth else (speed, 1.0))]
+            a, b = sides if forth else sides[::-1]
+            ratios.append(math.log(a / b))
+            levels.append(math.log(a * b) / 2)
+        found = difference(ratios, look=look, levels=levels)
+        last = look + 1 == len(LOOKS)
+        pair_s = machine.now_s / len(ratios)
+        if found.state != "open" or last or LOOKS[look + 1] * pair_s > MINUTES * 60:
+            break
+    return found
+
+
+def row(kind: str, speed: float, runs: int) -> str:
+    found = [judged(Machine(kind, (SEED, round(100 * speed), i)), speed) for i in range(runs)]
+    shares = [sum(it.state == state for it in found) / runs for state in STATES]
+    held = sum(it.interval.low <= speed <= it.interval.high for it in found) / runs
+    pairs = np.mean([it.pairs for it in found])
+    cells = [kind, f"{speed:.2f}", *(f"{share:.1%}" for share in shares), f"{held:.1%}", f"{pairs:.1f}"]
+    return "| " + " | ".join(cells) + " |"
+
+
+def loads_rows() -> list[str]:
+    """Real processes under real load: 50 judgements of equal sides a load, 40 of a slower B on the quiet one."""
+    rows = []
+    for n, kind in enumerate(LOADS):
+        planted = {"1.00": 50, **({"0.95": 40} if kind == "quiet" else {})}
+        tasks = [Task("judge", name, i) for name, count in planted.items() for i in range(count)]
+        made = side_by_side(tasks, kind, SEED + n)
+        for name in planted:
+            found = [it for task, (it, _) in made if task.planted == name]
+            again = sum(count for task, (_, count) in made if task.planted == name)
+            cells = [kind, name, *(str(sum(it.state == state for it in found)) for state in STATES)]
+            held = sum(it.interval.low <= float(name) <= it.interval.high for it in found)
+            pairs = np.mean([it.pairs for it in found])
+            rows.append(f"| {' | '.join(cells)} | {held} of {len(found)} | {pairs:.1f} | {again} |")
+            print(rows[-1], flush=True)
+    return rows
+
+
+REAL = """
+## Real processes under real load
+
+Pairs of real training processes as in [loads.md](loads.md), whose loads and short windows they have.
+
+| load | speed of B | faster | slower | same | undecided | held | pairs | runs measured again |
+|---|---|---|---|---|---|---|---|---|
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--runs", type=int, default=400, help="judgements a cell")
+    parser.add_argument("--loads", action="store_true", help="real processes as well")
+    given = parser.parse_args()
+    runs, real = given.runs, loads_rows() if given.loads else []
+    rows = [row(kind, speed, runs) for kind in MACHINES for speed in SPEEDS]
+    text = f"""# What `autotune judge` says of two speeds
+
+Made by `python benchmarks/verdicts/judge.py --runs {runs}`: {runs} judgements a row on the machines of
+[simulated.md](simulated.md), {MINUTES:g} minutes each, margin {MARGIN:.0%}, looks at
+{", ".join(map(str, LOOKS))} pairs. Equal sides may be called faster or slower in 1 % together.
+*Held*: intervals that hold the truth.{"" if real else NOT_TAKEN}
+
+| machine | speed of B | faster | slower | same | undecided | held | pairs |
+|---|---|---|---|---|---|---|---|
+"""
+    (Path(__file__).parent / "judge.md").write_text(text + "\n".join(rows) + "\n" + (REAL + "\n".join(real) + "\n" if real else ""), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

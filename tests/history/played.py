@@ -1,0 +1,56 @@
+"""Runs on a replayed machine with a history: every stage is real, time is the machine's own."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from autotune.executors.replay import ReplayExecutor, ReplayTable
+from autotune.history.use import History
+from autotune.job.load import load_job
+from autotune.job.spec import JobSpec
+from autotune.journal import Journal
+from autotune.report.terminal import JsonProgress
+from autotune.results import Result
+from autotune.stages.context import RunContext
+from autotune.tracking import open_tracker
+from autotune.tuner import tune
+
+SPACE = "{num_workers: [1, 2], amp_dtype: [bfloat16], optimizer_impl: [fused], channels_last: auto, malloc: auto, gc: auto}"
+
+
+def job(folder: Path, space: str = SPACE, code: str = "", minutes: float = 10.0) -> JobSpec:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "train.py").write_text(code)
+    (folder / "job.yaml").write_text(
+        f"command: python train.py\nsearch_space: {space}\ntraces: none\ntracking: {{uri: null}}\nbudget: {{minutes: {minutes}}}\n"
+    )
+    return load_job(folder / "job.yaml")
+
+
+class Played:
+    """One finished run.
+
+    Attributes:
+        wall_s: how long it would have taken.
+        searched_s: and until its search had ended; 0.0: there was none.
+        tried: configurations of live blocks, in order; ``{}`` is the baseline.
+        said: notes and warnings.
+    """
+
+    def __init__(self, folder: Path, table: ReplayTable, store: Path | None, *, seed: int = 0, code: str = "", space: str = SPACE, team: Path | None = None,
+                 minutes: float = 10.0) -> None:  # fmt: skip
+        self.said: list[str] = []
+        spec, run_dir = job(folder, space, code, minutes), folder / "run"
+        machine = ReplayExecutor(table, seed)
+        history = None if store is None else History(store, team, self.said.append)
+        journal = Journal(run_dir / "journal.jsonl", lambda before: before + machine.elapsed_s)
+        with closing(journal), (folder / "progress.jsonl").open("w") as shown, JsonProgress(shown) as progress:
+            context = RunContext(spec, machine, journal, progress, open_tracker(None, "e", run_dir), run_dir, seed, history=history)
+            self.result: Result = tune(context)
+            if history is not None:
+                history.keep(spec, self.result, f"{folder.name}-{seed}")
+            self.tried = [record["config"] for plot in journal.all("plot") for record in plot.data]
+            self.searched_s = next((entry.elapsed_s for entry in journal.all("search-done")), 0.0)
+        self.wall_s = machine.elapsed_s
+        self.said.append((folder / "progress.jsonl").read_text())

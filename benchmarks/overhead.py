@@ -177,9 +177,9 @@ def installed_agent(torch: Any, folder: Path, mode: str) -> Iterator[None]:
         agent.install()
         try:
             yield
-            assert not agent.stopped, "the agent has stepped aside: see agent.log"
+            assert not agent.state.stopped, "the agent has stepped aside: see agent.log"
             if kind == "live":
-                assert agent.mode._window is not None, "timed while the block was still settling"
+                assert agent.mode.stage.name == "MEASURING", "timed while the block was still settling"
         finally:
             agent.mode._crashed = True  # no record at exit
             agent.stop()

@@ -35,7 +35,14 @@ from autotune_spaces.base import Config, Knob, NotApplicable, Start, Value
 from autotune_trials.file_restore.restore import leftovers
 from autotune_trials.measure.profiler import STACK_STEPS
 from autotune_trials.paths import SessionPaths, new_session
-from autotune_trials.protocol.messages import Block, BlockReport, KnobChoice, Record, SessionConfig
+from autotune_trials.protocol.messages import (
+    Block,
+    BlockReport,
+    KnobChoice,
+    Record,
+    SessionConfig,
+    SessionMode,
+)
 from autotune_trials.session.knob_files import Preparation, silent
 from autotune_trials.session.launch_environment import socket_folders
 from autotune_trials.session.session import HANG_TIMEOUT_S, Session
@@ -105,7 +112,8 @@ class LocalExecutor(Executor):
             raise
 
     def open_live(self, process_config: Config) -> LiveSession:
-        session = self.new_session("live", process_config, SessionConfig("live", "", loader_key=self.loader_key, first_epoch_s=self.first_epoch_s), seed=0)
+        config = SessionConfig(SessionMode.LIVE, "", loader_key=self.loader_key, first_epoch_s=self.first_epoch_s)
+        session = self.new_session("live", process_config, config, seed=0)
         try:
             session.start()
             self.last_hello = session.wait_hello()
@@ -116,7 +124,7 @@ class LocalExecutor(Executor):
 
     def run_fixed(self, request: FixedRun) -> Record:
         config = SessionConfig(
-            mode="profile" if request.profile else "fixed",
+            mode=SessionMode.PROFILE if request.profile else SessionMode.FIXED,
             directory="",
             knobs=held_choices(request.config, self.spec.search_space),
             process_knobs=tuple(KnobChoice(k.name, v, dict(k.options)) for k, v in self._process_choices(request.config)),
@@ -135,7 +143,7 @@ class LocalExecutor(Executor):
             watch_steps=0 if request.stacks or request.capture is not None else SessionConfig.watch_steps,
         )
         process_config = started_with(request.config, self.spec.search_space)
-        session = self.new_session(request.label or config.mode, process_config, config, request.seed, request.capture)
+        session = self.new_session(request.label or config.mode.value, process_config, config, request.seed, request.capture)
         try:
             session.start()
             self.last_hello = session.wait_hello()

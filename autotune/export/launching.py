@@ -33,7 +33,7 @@ from autotune_spaces.knobs import create
 from autotune_spaces.knobs.via import is_shell
 from autotune_spaces.space import command_line
 from autotune_trials.paths import SessionPaths, publish
-from autotune_trials.protocol.messages import SESSION_VARIABLE, KnobChoice, SessionConfig
+from autotune_trials.protocol.messages import SESSION_VARIABLE, KnobChoice, SessionConfig, SessionMode
 from autotune_trials.session.knob_files import Preparation
 from autotune_trials.supervisor.process_tags import MARK_VARIABLE
 
@@ -97,7 +97,7 @@ def plan(
     session = None
     if any(needs_agent(k) for k in knobs.values()):
         live = tuple(KnobChoice(n, values[n], dict(k.options)) for n, k in knobs.items() if k.scope is Scope.LIVE)
-        session = SessionConfig(mode="launch", directory="", knobs=live, loader_key=tuned.provenance.loader_key, record_loss=False)
+        session = SessionConfig(SessionMode.LAUNCH, "", knobs=live, loader_key=tuned.provenance.loader_key, record_loss=False)
     return Launch(start.argv, start.env, tuned.workdir, session)
 
 

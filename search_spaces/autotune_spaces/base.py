@@ -112,7 +112,8 @@ class Scratch(Protocol):
 class EntryModule(Protocol):
     """A top-level module the job calls in training, with the places where knobs may act on it."""
 
-    module: Any
+    @property
+    def module(self) -> Any: ...
 
     def set_compiled(self, mode: str | None) -> None:
         """Run forward through ``torch.compile(mode=mode)``; None takes it back and resets dynamo."""
@@ -135,6 +136,16 @@ class LoaderControl(Protocol):
         """The value the job itself built the DataLoader with."""
 
 
+class Control(Protocol):
+    """One switch in the running job: see the files of autotune_trials/agent/controls for their names, values and what they do."""
+
+    def set(self, value: Any) -> None:
+        """Called between two optimizer steps. Idempotent; the job's own value restores the job exactly."""
+
+    def effect(self) -> str | None:
+        """Why nothing has changed since :meth:`set`, or None (also where that cannot be told)."""
+
+
 class LiveJob(Protocol):
     """What a knob may touch in the running job. Implemented by the agent.
 
@@ -144,48 +155,22 @@ class LiveJob(Protocol):
     torch: Any
     device: str
     cuda: Any  # the torch.device trained on, with its index, if it is a GPU; else None
-    loader: LoaderControl | None
-    entries: Sequence[EntryModule]
-    optimizers: Sequence[Any]
-    replicas: Sequence[Any]  # the DistributedDataParallel modules the job built
 
-    def set_autocast(self, dtype: str | None) -> None:
-        """Run the forward region under autocast ("bfloat16", "float16"); float16 scales the loss as GradScaler does."""
+    @property
+    def loader(self) -> LoaderControl | None: ...
 
-    def set_non_blocking(self, on: bool | None) -> None:
-        """Make host-to-device copies of pinned tensors asynchronous; None leaves the job's own calls alone."""
+    @property
+    def entries(self) -> Sequence[EntryModule]: ...
 
-    def set_cuda_prefetch(self, on: bool) -> None:
-        """Copy the training DataLoader's next batch to the GPU while the job computes; False: never."""
+    @property
+    def optimizers(self) -> Sequence[Any]: ...
 
-    def cuda_prefetch_effect(self) -> str | None:
-        """Why no batch was copied ahead since :meth:`set_cuda_prefetch`, or None."""
+    @property
+    def replicas(self) -> Sequence[Any]:
+        """The DistributedDataParallel modules the job built."""
 
-    def set_attention(self, kernel: str | None) -> None:
-        """Have scaled_dot_product_attention run "flash", "efficient", "cudnn" or "math" where that kernel can do the call, and torch's
-        choice of the others where it cannot; None is the job's own."""
-
-    def attention_kernels(self) -> set[str] | None:
-        """The fused kernels seen since :meth:`set_attention`; None if compiled code hides them."""
-
-    def set_lr_factor(self, factor: float) -> None:
-        """Multiply every learning rate, now and whatever a scheduler sets later, by ``factor``."""
-
-    def set_micro_batch(self, size: int | None) -> None:
-        """Have the model compute at most ``size`` samples at once, the job's batches and steps untouched; None leaves its
-        own calls alone. Called between two optimizer steps."""
-
-    def micro_batch_effect(self) -> str | None:
-        """Why :meth:`set_micro_batch` changed nothing since it was called, or None."""
-
-    def set_optimizer_impl(self, implementation: str | None) -> None:
-        """"for-loop", "foreach" or "fused"; None is the job's own. Moves step counters where each expects them."""
-
-    def set_malloc_retain(self, on: bool) -> None:
-        """Have glibc's malloc keep freed memory instead of giving it back to the system; False: its thresholds as they were."""
-
-    def set_gc(self, freeze: bool, threshold: int | None) -> None:
-        """Collect once and keep what there is then out of later collections; collect after ``threshold`` new objects. None: the job's own."""
+    def control(self, name: str) -> Control:
+        """The switch of that name, see :class:`Control`. Raises KeyError for what is none."""
 
 
 class Knob(ABC):

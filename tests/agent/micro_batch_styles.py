@@ -24,7 +24,7 @@ from autotune_trials.protocol.messages import SessionConfig
 torch.set_num_threads(1)
 agent = Agent(torch, SessionConfig(mode="live", directory=sys.argv[1], warmup_steps=10**9))
 agent.install()
-agent.loader_hooks.set_stretch = lambda on: None  # epochs end here, in both runs
+agent.loaders.set_stretch = lambda on: None  # epochs end here, in both runs
 passes: list[int] = []
 
 
@@ -164,16 +164,16 @@ def run(name: str, size: int | None) -> dict[str, Any]:
     loop, _ = STYLES[name]
     passes.clear()
     agent.knobs.failure = ""
-    job = Job(lambda: agent.live.set_micro_batch(size))
+    job = Job(lambda: agent.live.control("micro_batch").set(size))
     loop(job)
     found = {
         "losses": job.losses, "steps": job.steps, "passes": list(passes), "failure": agent.knobs.failure,
         "parameters": [p.detach().flatten().tolist() for p in job.net.parameters()],
-        "average": [p.flatten().tolist() for p in job.average], "effect": agent.live.micro_batch_effect(),
+        "average": [p.flatten().tolist() for p in job.average], "effect": agent.live.control("micro_batch").effect(),
     }  # fmt: skip
-    agent.live.set_micro_batch(None)
+    agent.live.control("micro_batch").set(None)
     return found
 
 
 report = {name: {"alone": run(name, None), "micro": run(name, STYLES[name][1])} for name in sys.argv[2:] or STYLES}
-print(json.dumps({"stopped": agent.stopped, **report}))
+print(json.dumps({"stopped": agent.state.stopped, **report}))

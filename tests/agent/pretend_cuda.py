@@ -111,7 +111,7 @@ def install(seen: Any = lambda: None) -> Cuda:
     base.capture_begin = lambda self, **options: setattr(cuda, "capturing", True)
     base.capture_end = lambda self: setattr(cuda, "capturing", False)
     base.replay = lambda self: None
-    api.receiver.modules.learn_device(torch.device("cuda", 1))  # type: ignore[attr-defined]
+    api.receiver.learn_device(torch.device("cuda", 1))  # type: ignore[attr-defined]
     return cuda
 
 

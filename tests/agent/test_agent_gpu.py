@@ -256,7 +256,7 @@ def test_float16_on_cuda_follows_grad_scaler(tuner: Tuner) -> None:
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
 def test_float16_with_a_fused_optimizer_never_waits_for_the_device(name: str) -> None:
-    from autotune_trials.agent.controls.autocast import LossScaler
+    from autotune_trials.agent.controls.loss_scaler import LossScaler
 
     model = torch.nn.Linear(64, 64, device="cuda")
     options = {"momentum": 0.9} if name == "SGD" else {}

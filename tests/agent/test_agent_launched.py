@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,7 +49,32 @@ def train(steps: int) -> list[tuple[torch.dtype, int]]:
 
 def test_settings_hold_and_nothing_piles_up(launched: Agent) -> None:
     seen = train(60)
-    assert launched.iterations == 60 and not launched.stopped
+    assert not launched.state.stopped
     assert seen[1:] == [(torch.bfloat16, 4)] * 59  # the first shows which loader is trained on
-    left = launched.loss._current, launched.loss._steps, launched.consumption.batches, launched.metrics
+    left = launched.loss._current, launched.loss._steps, launched.consumption.batches, launched.metrics.told
     assert [len(kept) for kept in left] == [0, 0, 0, 0]
+
+
+def test_what_holds_no_setting_is_taken_back_once_all_are_applied(tmp_path: Path) -> None:
+    """A job pays for one that is: an optimizer built later is waited for, and then left alone as well."""
+    optimizers = sys.modules["torch.optim.optimizer"]
+    backward, hooks = torch.Tensor.backward, dict(optimizers._global_optimizer_pre_hooks)
+    agent = Agent(torch, SessionConfig("launch", str(tmp_path), "", knobs=(KnobChoice("optimizer_impl", "foreach"),)))
+    agent.install()
+    try:
+        assert torch.Tensor.backward is not backward
+        model = torch.nn.Linear(8, 8)
+
+        def train_with(optimizer: torch.optim.Optimizer) -> None:
+            for (x,) in DataLoader(TensorDataset(torch.ones(20, 8)), batch_size=2):
+                model(x).mean().backward()
+                optimizer.step()
+            assert optimizer.param_groups[0]["foreach"] is True
+
+        for _ in range(2):
+            train_with(torch.optim.SGD(model.parameters(), lr=0.01))
+            assert torch.Tensor.backward is backward and "_compiled_call_impl" not in vars(model)
+            assert optimizers._global_optimizer_pre_hooks == hooks
+            assert type(iter(DataLoader(range(4)))).__module__.startswith("torch.")
+    finally:
+        agent.stop()

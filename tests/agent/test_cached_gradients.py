@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from autotune_trials.agent.core.loop_state import LoopState
 from autotune_trials.agent.loop.cached_gradients import ITERATIONS, CachedGradients, Value
 
 
@@ -17,8 +17,8 @@ class Job:
 
     def __init__(self) -> None:
         self.model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
-        self.agent = SimpleNamespace(iterations=0, backwards=0, live=SimpleNamespace(parameters=lambda: list(self.model.parameters())))
-        self.cached = CachedGradients(torch, self.agent)
+        self.state = LoopState()
+        self.cached = CachedGradients(torch, self.state, lambda: list(self.model.parameters()))
         self.inputs = torch.randn(6, 4)
 
     def backward(self, tensor: torch.Tensor, gradient: torch.Tensor | None = None) -> Value:
@@ -46,7 +46,7 @@ def test_what_carries_a_kept_gradient_on_is_no_loss(job: Job) -> None:
     value, gradient = job.first_half()
     assert value is Value.LOSS and job.cached.under_way
     carried = torch.dot(job.model(job.inputs).flatten(), gradient.flatten())
-    assert job.backward(carried * 2.0) is Value.CARRIED and job.cached.seen
+    assert job.backward(carried * 2.0) is Value.CARRIED and job.state.caches_gradients
     job.cached.end_iteration()
     assert not job.cached.under_way
 
@@ -79,7 +79,7 @@ ORDINARY: dict[str, Any] = {
 @pytest.mark.parametrize("name", ORDINARY)
 def test_ordinary_losses_are_losses(job: Job, name: str) -> None:
     assert [job.backward(loss) for loss in ORDINARY[name](job)] == [Value.LOSS] * len(ORDINARY[name](job))
-    assert not job.cached.seen
+    assert not job.state.caches_gradients
 
 
 def test_adversarial_inputs_are_no_cached_gradients(job: Job) -> None:
@@ -90,6 +90,6 @@ def test_adversarial_inputs_are_no_cached_gradients(job: Job) -> None:
 
 
 def test_a_job_that_has_cached_nothing_is_not_looked_at_any_more(job: Job) -> None:
-    job.agent.iterations = ITERATIONS
+    job.state.iterations = ITERATIONS
     value, gradient = job.first_half()
     assert value is Value.LOSS and not job.cached.under_way

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from autotune_trials.agent.loop.closures import Evaluations
+from autotune_trials.agent.core.events import Events
+from autotune_trials.agent.core.loop_state import LoopState
+from autotune_trials.agent.core.training_loop import TrainingLoop
 from autotune_trials.agent.loop.lead_optimizer import SILENT, Lead
 
 
@@ -43,20 +45,22 @@ def test_another_leads_once_the_lead_has_fallen_silent() -> None:
     assert drawn.count("|") < 8
 
 
-def test_a_closures_first_evaluation_counts() -> None:
-    evaluations, calls = Evaluations(), []
+def test_evaluations_of_a_closure_are_counted() -> None:
+    """The loss of a step is that of the first: LossReader looks at the count."""
+    state, counts = LoopState(), []  # type: ignore[var-annotated]
+    loop = TrainingLoop(Events(), state, pytest.fail, pytest.fail)  # type: ignore[arg-type]
 
     def closure() -> int:
-        calls.append(evaluations.repeated)
-        return len(calls)
+        counts.append(state.closure_calls)
+        return len(counts)
 
-    assert evaluations.watch(("self",), {}) is None and evaluations.watch(("self", None), {}) is None
-    args, kwargs = evaluations.watch(("self", closure, "more"), {})
+    assert loop.start_step("self", ("self",), {}) is None and loop.start_step("self", ("self", None), {}) is None
+    args, kwargs = loop.start_step("self", ("self", closure, "more"), {})
     assert args[0] == "self" and args[2] == "more" and kwargs == {}
-    assert [args[1](), args[1](), args[1]()] == [1, 2, 3] and calls == [False, True, True]
-    evaluations.end()
-    _, kwargs = evaluations.watch(("self",), {"closure": closure, "scale": 2})
+    assert [args[1](), args[1](), args[1]()] == [1, 2, 3] and counts == [1, 2, 3]
+    loop.end_step(Optimizer(), ("self",), {})
+    _, kwargs = loop.start_step("self", ("self",), {"closure": closure, "scale": 2})
     kwargs["closure"]()
-    assert calls[-1] is False and kwargs["scale"] == 2
-    evaluations.end()
-    assert not evaluations.repeated
+    assert counts[-1] == 1 and kwargs["scale"] == 2
+    loop.end_step(Optimizer(), ("self",), {})
+    assert not state.closure_calls

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from autotune_trials.agent.controls.autocast import INITIAL_SCALE, LossScaler
+from autotune_trials.agent.controls.loss_scaler import INITIAL_SCALE, LossScaler
 
 STEPS, OVERFLOWS = 6, 3
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -68,6 +70,14 @@ class Entry:
         return self._call(x)
 
 
+@dataclass
+class Switch:
+    """A Control."""
+
+    set: Callable[[Any], None]
+    effect: Callable[[], str | None]
+
+
 class SmallJob:
     """LiveJob for a two-layer image classifier; ``step`` trains on one batch and returns its loss."""
 
@@ -91,6 +101,19 @@ class SmallJob:
         self.heap = Heap()
         self.own_lr = [g["lr"] for o in self.optimizers for g in o.param_groups]
 
+    def control(self, name: str) -> Switch:
+        setters = {
+            "autocast": self.set_autocast, "non_blocking": self.set_non_blocking, "cuda_prefetch": self.set_cuda_prefetch,
+            "micro_batch": self.set_micro_batch, "attention": self.set_attention, "lr_factor": self.set_lr_factor,
+            "optimizer_impl": self.set_optimizer_impl, "malloc_retain": self.set_malloc_retain, "gc": self.set_gc,
+        }  # fmt: skip
+        effects = {
+            "cuda_prefetch": lambda: "nothing is copied",
+            "micro_batch": lambda: None if self.micro_batch else "nothing was asked for",
+            "attention": lambda: None if self.attention == "math" else "torch ran no fused kernel instead",
+        }
+        return Switch(setters[name], effects.get(name, lambda: None))
+
     def set_autocast(self, dtype: str | None) -> None:
         self.autocast = dtype
 
@@ -100,21 +123,12 @@ class SmallJob:
     def set_cuda_prefetch(self, on: bool) -> None:
         self.prefetch = on
 
-    def cuda_prefetch_effect(self) -> str | None:
-        return "nothing is copied"
-
     def set_micro_batch(self, size: int | None) -> None:
         self.micro_batch = size
-
-    def micro_batch_effect(self) -> str | None:
-        return None if self.micro_batch else "nothing was asked for"
 
     def set_attention(self, kernel: str | None) -> None:
         self.attention = kernel
         torch.backends.cuda.enable_flash_sdp(kernel != "math")
-
-    def attention_kernels(self) -> set[str] | None:
-        return set()
 
     def set_lr_factor(self, factor: float) -> None:
         self.lr_factor = factor
@@ -129,9 +143,9 @@ class SmallJob:
     def set_malloc_retain(self, on: bool) -> None:
         (self.heap.retain if on else self.heap.give_back)()
 
-    def set_gc(self, freeze: bool, threshold: int | None) -> None:
-        gc.set_threshold(threshold or OWN_THRESHOLDS[0], *OWN_THRESHOLDS[1:])
-        (gc.freeze if freeze else gc.unfreeze)()
+    def set_gc(self, value: Any) -> None:
+        gc.set_threshold(value if isinstance(value, int) else OWN_THRESHOLDS[0], *OWN_THRESHOLDS[1:])
+        (gc.freeze if value == "freeze" else gc.unfreeze)()
 
     def _groups(self) -> list[dict[str, Any]]:
         return [g for o in self.optimizers for g in o.param_groups]

@@ -18,6 +18,9 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from autotune_spaces.base import NotApplicable, Scope
 from autotune_spaces.knobs import create, get, names
 from autotune_spaces.machine import probe
+from autotune_trials.agent.controls.malloc_retain import MallocRetain
+from autotune_trials.agent.controls.non_blocking import NonBlocking
+from autotune_trials.agent.controls.prefetch import CudaPrefetch
 from autotune_trials.agent.core.agent import Agent
 from autotune_trials.agent.facts.job_facts import job_facts
 from autotune_trials.protocol.messages import SessionConfig
@@ -73,16 +76,16 @@ def state() -> dict[str, Any]:
     groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
     return {
         **seen,
-        "overrides": {k: v for k, v in agent.loader_hooks.overrides.items() if v != own_loader.get(k)},
+        "overrides": {k: v for k, v in agent.loaders.overrides.items() if v != own_loader.get(k)},
         "strides": [p.stride() for p in model.parameters()],
         "groups": groups,
         "threads": torch.get_num_threads(),
         "precision": torch.get_float32_matmul_precision(),
         "attention": (torch.backends.cuda.flash_sdp_enabled(), torch._C._get_sdp_priority_order()),
-        "non_blocking": agent.live.non_blocking,
-        "prefetch": agent.live.prefetch is not None,
+        "non_blocking": agent.live.get(NonBlocking).wanted,
+        "prefetch": agent.live.get(CudaPrefetch).prefetch is not None,
         "gc": (gc.get_threshold(), gc.get_freeze_count() > FROZEN),
-        "retaining": agent.live.heap.retaining,
+        "retaining": agent.live.get(MallocRetain).heap.retaining,
         **shown(),
         "mode": agent.live.entries[0]._mode,
     }

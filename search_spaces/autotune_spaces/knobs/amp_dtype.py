@@ -83,7 +83,7 @@ class AmpDtype(Knob):
         return one_of(value, WORDS)
 
     def apply(self, live: LiveJob, value: Value) -> None:
-        live.set_autocast(None if value == "off" else str(value))
+        live.control("autocast").set(None if value == "off" else str(value))
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
         if value == "off" or not live.entries:

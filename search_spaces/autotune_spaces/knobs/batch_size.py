@@ -78,7 +78,7 @@ class BatchSize(Knob):
         factor = self.lr_factor(live, value)
         if live.loader is not None:
             live.loader.set(batch_size=value)
-        live.set_lr_factor(factor)
+        live.control("lr_factor").set(factor)
 
     def lr_factor(self, live: LiveJob, value: Value) -> float:
         """What the learning rate is multiplied by at batch size ``value``."""

@@ -66,10 +66,10 @@ class CudaPrefetch(Knob):
         return config.get("pin_memory", defaults.get("pin_memory")) is not False
 
     def apply(self, live: LiveJob, value: Value) -> None:
-        live.set_cuda_prefetch(bool(value))
+        live.control("cuda_prefetch").set(bool(value))
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
-        return live.cuda_prefetch_effect() if value else None
+        return live.control("cuda_prefetch").effect() if value else None
 
     def snippet(self, value: Value) -> str:
         return SNIPPET if value else ""

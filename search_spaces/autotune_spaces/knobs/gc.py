@@ -43,7 +43,7 @@ class Gc(Knob):
         return f"{value!r} is neither default, freeze nor {THRESHOLD}N with a whole number N from 1 up"
 
     def apply(self, live: LiveJob, value: Value) -> None:
-        live.set_gc(value == "freeze", _threshold(str(value)))
+        live.control("gc").set(value if value == "freeze" else _threshold(str(value)))
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
         import gc

@@ -116,7 +116,7 @@ class Malloc(Knob):
     def apply(self, live: LiveJob, value: Value) -> None:
         if value not in (*self.live_values, "default"):
             super().apply(live, value)
-        live.set_malloc_retain(value == "retain")
+        live.control("malloc_retain").set(value == "retain")
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
         if value == "retain":

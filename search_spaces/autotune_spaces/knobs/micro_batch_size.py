@@ -78,10 +78,10 @@ class MicroBatchSize(Knob):
 
     def apply(self, live: LiveJob, value: Value) -> None:
         own = live.loader.own("batch_size") if live.loader is not None else None
-        live.set_micro_batch(None if value == own or not isinstance(value, int) else value)
+        live.control("micro_batch").set(None if value == own or not isinstance(value, int) else value)
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
-        return live.micro_batch_effect()
+        return live.control("micro_batch").effect()
 
     def useless_with(self, value: Value, values: Sequence[Value], default: Value) -> Sequence[Value]:
         """What keeps a batch from being split into these portions keeps it from any."""

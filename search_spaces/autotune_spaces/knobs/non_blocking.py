@@ -38,7 +38,7 @@ class NonBlocking(Knob):
         return config.get("pin_memory", defaults.get("pin_memory")) is not False
 
     def apply(self, live: LiveJob, value: Value) -> None:
-        live.set_non_blocking(True if value else None)
+        live.control("non_blocking").set(True if value else None)
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
         return "there is no device to copy to" if value and live.device != "cuda" else None

@@ -55,7 +55,7 @@ class OptimizerImpl(Knob):
         return one_of(value, (OWN, *WORDS))
 
     def apply(self, live: LiveJob, value: Value) -> None:
-        live.set_optimizer_impl(None if value == OWN else str(value))
+        live.control("optimizer_impl").set(None if value == OWN else str(value))
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
         if value not in ("foreach", "fused"):

@@ -86,13 +86,10 @@ class SdpaBackend(Knob):
         return one_of(value, WORDS)
 
     def apply(self, live: LiveJob, value: Value) -> None:
-        live.set_attention(None if value == "default" else str(value))
+        live.control("attention").set(None if value == "default" else str(value))
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
-        seen = live.attention_kernels()
-        if value == "default" or seen is None or value in seen or (value == "math" and not seen):
-            return None
-        return f"torch ran {' and '.join(sorted(seen)) or 'no fused kernel'} instead"
+        return live.control("attention").effect() if value != "default" else None
 
     def snippet(self, value: Value) -> str:
         if value == "default":

@@ -96,6 +96,9 @@ class Heard:
         self.ends = 0
         self.faults: list[tuple[str, str]] = []
 
+    def on_loader(self, built, frame) -> None:
+        pass
+
     def on_batch_start(self, loader) -> None:
         pass
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections import deque
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from autotune_trials.measure.usage import NOTHING, usage
+from autotune_trials.measure.usage import Counts, counts
 from autotune_trials.protocol.messages import PHASES
 
 DATA, TO_DEVICE, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
@@ -29,20 +29,33 @@ class Mark(NamedTuple):
     switches: int  # of a device clock, until then
 
 
+class Ranges(Protocol):
+    """Draws phases into a profiler's timeline."""
+
+    def begin_iteration(self) -> None: ...
+
+    def end_iteration(self) -> None: ...
+
+    def switch(self, name: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class PhaseClock:
     """Wall time by ``perf_counter``. About 0.2 µs a switch.
 
-    ``used``: what the kernel counted for the process during the iteration cut last.
+    ``counted``: what the kernel had counted for the process when the iteration cut last began, and when it ended.
     """
 
-    __slots__ = ("phase", "spent", "last_s", "ranges", "used", "_usage")
+    __slots__ = ("phase", "spent", "last_s", "ranges", "counted", "_counts")
 
     def __init__(self) -> None:
         self.phase = OTHER
         self.spent = [0.0] * (AWAY + 1)
-        self.ranges: Any = None  # what draws phases into a trace, or None
+        self.ranges: Ranges | None = None  # what draws phases into a trace
         self.last_s = perf_counter()  # of the last switch
-        self.used, self._usage = NOTHING, usage()
+        self._counts: Counts = counts()
+        self.counted: tuple[Counts, Counts] = (self._counts, self._counts)
 
     def switch(self, phase: int) -> None:
         """The current phase ends, ``phase`` begins."""
@@ -78,14 +91,14 @@ class PhaseClock:
         self.switch(OTHER)
         if self.ranges is not None:
             self.ranges.end_iteration()
-        now = usage()
-        self.used, self._usage = now.since(self._usage), now
+        now = counts()
+        self.counted, self._counts = (self._counts, now), now
         spent, self.spent = self.spent, [0.0] * (AWAY + 1)
         return spent, spent
 
     def resume(self) -> None:
         """What happened since the last cut was the agent's own doing: the iteration begins now."""
-        self._usage = usage()
+        self._counts = counts()
         self.last_s = perf_counter()
         self.spent = [0.0] * (AWAY + 1)
         self.phase = OTHER

@@ -11,26 +11,25 @@ except ImportError:  # Windows
 
 
 class Usage(NamedTuple):
-    """So far, or from one point to another."""
+    """From one point to another."""
 
     minor_faults: int = 0
     user_s: float = 0.0
     system_s: float = 0.0
     involuntary_switches: int = 0
 
-    def since(self, before: Usage) -> Usage:
-        return Usage(
-            self.minor_faults - before.minor_faults, self.user_s - before.user_s,
-            self.system_s - before.system_s, self.involuntary_switches - before.involuntary_switches,
-        )  # fmt: skip
+
+Counts = tuple[int, float, float, int]  # the same since the process started
+NOTHING: Counts = (0, 0.0, 0.0, 0)
 
 
-NOTHING = Usage()
-
-
-def usage() -> Usage:
-    """Since the process started."""
+def counts() -> Counts:
+    """By now."""
     if getrusage is None:
         return NOTHING
     used = getrusage(RUSAGE_SELF)
-    return Usage(used.ru_minflt, used.ru_utime, used.ru_stime, used.ru_nivcsw)
+    return used.ru_minflt, used.ru_utime, used.ru_stime, used.ru_nivcsw
+
+
+def between(before: Counts, after: Counts) -> Usage:
+    return Usage(after[0] - before[0], after[1] - before[1], after[2] - before[2], after[3] - before[3])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.measure import throttling
 from autotune_trials.measure.clock import AWAY
@@ -11,36 +12,44 @@ from autotune_trials.measure.machine_load import Snapshot, between, snapshot
 from autotune_trials.measure.memory import MemoryMeter
 from autotune_trials.protocol.messages import PHASES, Window
 
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.iteration import Iteration
+    from autotune_trials.agent.dataloader.hooks import LoaderHooks
+    from autotune_trials.agent.dataloader.reader_meter import Spent
+
 
 class WindowRecorder:
     """Collects iterations between :meth:`open` and :meth:`close`.
 
     Args:
+        device: the torch.device trained on, if it is a GPU; else None.
+        finish: waits for the device, until what iterations spent is final.
         keep_interrupted: a record keeps every iteration, cleaned of the time spent elsewhere; a block's window leaves
             interrupted ones out, since what follows an evaluation is not the steady state.
     """
 
-    def __init__(self, agent: Any, keep_interrupted: bool) -> None:
-        self._agent, self._keep = agent, keep_interrupted
-        self._iterations: list[Any] = []
+    def __init__(self, torch: Any, device: Any, loaders: LoaderHooks, finish: Callable[[], None], keep_interrupted: bool) -> None:
+        self._device, self._loaders, self._finish, self._keep = device, loaders, finish, keep_interrupted
+        self._iterations: list[Iteration] = []
         self._turnovers: list[float] = []
         self._interruptions = 0
-        self._memory = MemoryMeter(agent.torch, agent.live.cuda)
+        self._memory = MemoryMeter(torch, device)
         self._start: Snapshot | None = None
         self._limits: throttling.Limits | None = None
-        self._read: Any = None  # what reading had taken when the window began
+        self._read: Spent | None = None  # what reading had taken when the window began
 
     def __len__(self) -> int:
         return len(self._iterations)
 
     def open(self) -> None:
         """The window begins; takes some milliseconds, so call :meth:`PhaseClock.resume` after it."""
-        self._start, self._limits = snapshot(), throttling.read(self._agent.live.cuda)
-        self._read = self._reader_spent()
+        self._start, self._limits = snapshot(), throttling.read(self._device)
+        self._read = self._loaders.reader_spent()
 
-    def add(self, iteration: Any) -> bool:
+    def add(self, iteration: Iteration) -> bool:
         """Take one iteration in. False if it was left out as interrupted."""
-        self._turnovers += iteration.turnovers
+        if iteration.turnovers:
+            self._turnovers += iteration.turnovers
         if iteration.interrupted:
             self._interruptions += 1
             if not self._keep:
@@ -51,25 +60,25 @@ class WindowRecorder:
     def restart(self) -> None:
         """Forget the iterations so far."""
         self._iterations, self._turnovers, self._interruptions = [], [], 0
-        self._read = self._reader_spent()
+        self._read = self._loaders.reader_spent()
 
     @property
     def samples_before(self) -> list[float]:
         """Samples consumed before each iteration."""
         return [0.0, *accumulate(i.samples for i in self._iterations)][: len(self._iterations)]
 
-    def iterations(self) -> list[Any]:
+    def iterations(self) -> list[Iteration]:
         return self._iterations
 
     def close(self) -> Window:
         """The window ends here; waits for the device."""
-        limits = throttling.read(self._agent.live.cuda)  # first: an idle device has none
-        self._agent.clock.finish()
+        limits = throttling.read(self._device)  # first: an idle device has none
+        self._finish()
         load = between(self._start, snapshot()) if self._start is not None else None
         each = {name: tuple(i.spent[n] for i in self._iterations) for n, name in enumerate(PHASES)}
-        hooks, spent = self._agent.loader_hooks, self._reader_spent()
-        settings = hooks.settings_in_force() if hooks is not None else None
-        read = spent.since(self._read) if spent is not None and self._read is not None else None
+        settings, spent = self._loaders.settings_in_force(), self._loaders.reader_spent()
+        read = spent.since(self._read) if self._read is not None else spent
+        used = [i.used for i in self._iterations]
         return Window(
             times_s=tuple(sum(i.spent[:AWAY]) for i in self._iterations),
             samples=tuple(i.samples for i in self._iterations),
@@ -77,7 +86,7 @@ class WindowRecorder:
             phase_times_s=each,
             data_s=tuple(i.wait_s for i in self._iterations),
             turnovers_s=tuple(self._turnovers),
-            epoch_iterations=hooks.epoch_iterations() if hooks is not None else None,
+            epoch_iterations=self._loaders.epoch_iterations(),
             interruptions=self._interruptions,
             peak_memory_gib=self._memory.peak_gib(),
             cpu_pressure=load.cpu_pressure if load is not None else 0.0,
@@ -86,18 +95,14 @@ class WindowRecorder:
             power_capped=throttling.power_capped(self._limits, limits),
             session_load=load.session_load if load is not None else 0.0,
             workers=settings.num_workers if settings is not None else 0,
-            reader_cpu_s=read.cpu_s if read is not None else 0.0,
-            reader_queued_s=read.queued_s if read is not None else 0.0,
-            reader_wall_s=read.wall_s if read is not None else 0.0,
-            reader_fetches=read.fetches if read is not None else 0.0,
-            minor_faults=sum(i.used.minor_faults for i in self._iterations),
-            user_s=sum(i.used.user_s for i in self._iterations),
-            system_s=sum(i.used.system_s for i in self._iterations),
-            involuntary_switches=sum(i.used.involuntary_switches for i in self._iterations),
-            minor_fault_counts=tuple(i.used.minor_faults for i in self._iterations),
-            system_times_s=tuple(i.used.system_s for i in self._iterations),
+            reader_cpu_s=read.cpu_s,
+            reader_queued_s=read.queued_s,
+            reader_wall_s=read.wall_s,
+            reader_fetches=read.fetches,
+            minor_faults=sum(u.minor_faults for u in used),
+            user_s=sum(u.user_s for u in used),
+            system_s=sum(u.system_s for u in used),
+            involuntary_switches=sum(u.involuntary_switches for u in used),
+            minor_fault_counts=tuple(u.minor_faults for u in used),
+            system_times_s=tuple(u.system_s for u in used),
         )
-
-    def _reader_spent(self) -> Any:
-        hooks = self._agent.loader_hooks
-        return hooks.reader_spent() if hooks is not None else None

@@ -29,6 +29,7 @@ distributed job connects and is sent the same plan; blocks are counted in iterat
 
 from __future__ import annotations
 
+import enum
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -54,11 +55,20 @@ class KnobChoice:
     options: Mapping[str, Value] = field(default_factory=dict)
 
 
+class SessionMode(str, enum.Enum):
+    """What a session does."""
+
+    LIVE = "live"  # knobs are switched between blocks of iterations
+    FIXED = "fixed"  # knobs hold from the start, one window is recorded
+    PROFILE = "profile"  # fixed, then iterations under torch.profiler and under observers
+    LAUNCH = "launch"  # knobs hold from the start, nothing is recorded
+
+
 @dataclass(frozen=True)
 class SessionConfig:
     """session.json: everything the agent is told before the job starts."""
 
-    mode: str  # "live", "fixed", "profile", "launch"
+    mode: SessionMode
     directory: str  # session directory: logs, crumbs, traces
     socket: str = ""  # path of the Unix socket; "" in launch mode
     knobs: tuple[KnobChoice, ...] = ()  # live-scope knobs to hold from the start (fixed, profile, launch)

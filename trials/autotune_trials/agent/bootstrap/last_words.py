@@ -12,10 +12,15 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.facts.job_facts import rank, world_size
 from autotune_trials.protocol.messages import JobError
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.bootstrap.channel import Channel
+    from autotune_trials.agent.core.loop_state import LoopState
+    from autotune_trials.protocol.messages import SessionConfig
 
 LONGEST = 16_000  # characters of a traceback
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"  # torchrun tells its ranks how often they were started again
@@ -25,8 +30,8 @@ _OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 class LastWords:
     """One a process. Nothing here raises."""
 
-    def __init__(self, agent: Any) -> None:
-        self._agent = agent
+    def __init__(self, torch: Any, config: SessionConfig, state: LoopState, channel: Channel) -> None:
+        self._torch, self._config, self._state, self._channel = torch, config, state, channel
         self._said: set[int] = set()  # ids of errors told; an error that passes through several hooks is one
 
     def tell_restart(self) -> None:
@@ -43,14 +48,13 @@ class LastWords:
 
     def _is_rank(self) -> bool:
         """This process trains with others; what a rank starts beside it has its variables too, and may fail as it likes."""
-        torch, distributed = self._agent.torch, self._agent.torch.distributed
+        torch, distributed = self._torch, self._torch.distributed
         joined = distributed.is_available() and distributed.is_initialized()
-        return world_size(torch) > 1 and (joined or self._agent.backwards > 0)
+        return world_size(torch) > 1 and (joined or self._state.backwards > 0)
 
     def _send(self, kind: str, text: str) -> None:
-        agent = self._agent
-        if agent.pid == os.getpid() and agent.config.mode != "launch":
-            agent.channel.send(JobError(rank(agent.torch), kind, text[-LONGEST:], time.monotonic(), agent.pid))
+        if self._config.mode != "launch":
+            self._channel.send(JobError(rank(self._torch), kind, text[-LONGEST:], time.monotonic(), os.getpid()))
 
 
 def in_words(error: BaseException, surviving: bool) -> str:

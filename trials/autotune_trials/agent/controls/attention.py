@@ -7,9 +7,13 @@ cannot do. A CPU has two, whatever the order: flash, and math where flash is off
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from autotune_trials.agent.controls.control import Control
 from autotune_trials.agent.loop.objective import nodes
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.live_job import LiveJobControl
 
 NODES = {
     "ScaledDotProductFlashAttentionBackward0": "flash",
@@ -94,3 +98,33 @@ class Attention:
         switches = {name: bool(getattr(cuda, f"{name}_sdp_enabled")()) for name in SWITCHES}
         order = list(torch._C._get_sdp_priority_order())
         return order, switches, bool(compiler.enable_autograd_cache)
+
+
+class AttentionControl(Control):
+    """Looks through the graphs of one iteration after each switch, where somebody asks. Values: "flash", "efficient", "cudnn", "math", None."""
+
+    name = "attention"
+
+    def __init__(self, live: LiveJobControl) -> None:
+        super().__init__(live)
+        self.attention = Attention(live.torch, look_at=1 if live.config.mode == "live" else -1)
+        self.listen(self.attention.look_at > 0)
+
+    def set(self, value: Any) -> None:
+        if self.attention.prefer(value, self.live.device, self.live.state.iterations):
+            self.listen(self.live.config.mode != "launch")
+            for entry in self.live.entries:
+                entry.compile_anew()
+
+    def effect(self) -> str | None:
+        seen, wanted = self.attention.seen, self.attention.preferred
+        if wanted is None or seen is None or wanted in seen or (wanted == "math" and not seen):
+            return None
+        return f"torch ran {' and '.join(sorted(seen)) or 'no fused kernel'} instead"
+
+    def backward_started(self, tensors: Any, gradients: Any) -> None:
+        iterations, look_at = self.live.state.iterations, self.attention.look_at
+        if iterations == look_at:
+            self.attention.look(tensors)
+        elif iterations > look_at:
+            self.listen(False)

@@ -1,4 +1,4 @@
-"""Autocast over the forward region, and loss scaling for float16.
+"""Autocast over the forward region; for float16 the loss is scaled, too (loss_scaler.py).
 
     batch │ entry module called ─ enter │ forward, loss │ backward() ─ leave │ optimizer
                                           autocast on
@@ -17,12 +17,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.controls.optimizers import step_is_torchs
+from autotune_trials.agent.controls.control import Control
+from autotune_trials.agent.controls.loss_scaler import LossScaler, LossScaling
 
-INITIAL_SCALE = 2.0**16  # scale, growth and backoff as in torch.amp.GradScaler
-GROWTH_INTERVAL = 2000
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.entry_modules import Entry
+    from autotune_trials.agent.controls.live_job import LiveJobControl
+    from autotune_trials.agent.core.events import Context
+    from autotune_trials.agent.dataloader.tracked import TrackedLoader
 
 
 class AutocastRegion:
@@ -46,13 +50,18 @@ class AutocastRegion:
         if not self.ending:
             self._fading, self.dtype = self.dtype, dtype
 
+    @property
+    def in_use(self) -> bool:
+        """A dtype is set, or tensors of one may still be about."""
+        return self.dtype is not None or self._fading is not None
+
     def end(self) -> None:
         """The next batch is fetched."""
         self.leave()
         self.ending = False
         self._fading = self.dtype = None
 
-    def fade(self, device: str, inputs: Iterable[Any]) -> Any | None:
+    def fade(self, device: str, inputs: Iterable[Any]) -> Context | None:
         """A context for a call without autocast whose inputs were made with it, else None."""
         old = self._fading
         if old is None or self.dtype is not None:
@@ -61,7 +70,7 @@ class AutocastRegion:
             return self._confined(self._torch.autocast(device, dtype=old))
         return None
 
-    def carry_on(self, device: str, inputs: Iterable[Any]) -> Any | None:
+    def carry_on(self, device: str, inputs: Iterable[Any]) -> Context | None:
         """A context for a call in evaluation or in backward whose inputs the region made, else None. Weights are cast for it alone: what is
         cast without gradients must not serve a call with them."""
         torch = self._torch
@@ -71,7 +80,7 @@ class AutocastRegion:
             return None  # a region of the job's own, or of a checkpoint's
         return self._confined(torch.autocast(device, dtype=self.dtype, cache_enabled=False))
 
-    def enter(self, device: str, keep_weights: bool = True) -> Any | None:
+    def enter(self, device: str, keep_weights: bool = True) -> Context | None:
         """Enter the region, unless inside already. ``keep_weights``: those cast once serve the rest of it; without gradients they must not.
 
         Returns a context manager where the region must be confined to the module call, else None.
@@ -118,131 +127,75 @@ class AutocastRegion:
         return int(depth)
 
 
-class LossScaler:
-    """What torch.amp.GradScaler does, from outside of the job.
+class AutocastControl(Control):
+    """Enters and leaves the region where the loop calls for it. Values: "bfloat16", "float16", None."""
 
-    The loss is scaled going into backward, and gradients are unscaled as soon as it returns, so that everything the
-    job does with them (clipping, logging) sees true gradients. An overflow leaves out the optimizer's step: a fused
-    kernel looks for itself, of another optimizer the gradients are taken away for the duration of ``step``, which
-    takes one synchronisation. Usual scales are powers of two, so scaling itself is exact.
-    """
+    name = "autocast"
 
-    def __init__(self, torch: Any, scale: float | None = None) -> None:
-        """``scale``: to start with; a power of two, so that scaling changes no digit. None: 2**16."""
-        self._torch = torch
-        self._first_scale = INITIAL_SCALE if scale is None else float(scale)
-        self._scale: Any = None  # on the device of the first loss, where it is updated, too
-        self._good_steps: Any = None
-        self._overflow: dict[tuple[int, Any], Any] = {}  # (id of optimizer, device) -> found_inf: 0 or 1
-        self._stepped: list[Any] = []  # found_inf of this iteration's steps
-        self._withheld: dict[int, list[tuple[Any, Any]]] = {}
+    def __init__(self, live: LiveJobControl) -> None:
+        super().__init__(live)
+        self.region = AutocastRegion(live.torch)
+        self.scaling: LossScaling | None = None  # float16 only; kept when it is switched off, with its scale
 
     @property
-    def scale(self) -> float:
-        """As it is now. Waits for the device."""
-        return self._first_scale if self._scale is None else float(self._scale)
+    def scale_used(self) -> float | None:
+        """The scale of the agent's own scaler as it is now; None if it was never in use."""
+        return self.scaling.scaler.scale if self.scaling is not None else None
 
-    def before_backward(self, optimizers: Iterable[Any]) -> None:
-        """Bring gradients already there (accumulation) to the scale of those to come."""
-        for (_, device, _), grads in self._by_kind(optimizers):
-            self._torch._foreach_mul_(grads, self._scale_on(device))
+    def set(self, value: Any) -> None:
+        live = self.live
+        if value == "float16" and not live.every_optimizer():
+            raise RuntimeError("float16 needs a torch optimizer, whose steps can be left out when gradients overflow")
+        at_batch = live.loaders is not None and live.loaders.training_state is not None and not live.state.stopped
+        self.region.set(None if value is None else getattr(self.torch, value), at_batch)
+        self.listen(self.region.in_use)
+        if value == "float16":
+            self.scaling = self.scaling or LossScaling(live, LossScaler(self.torch, live.config.loss_scale))
+            live.events.listen(self.scaling)
+        elif self.scaling is not None:
+            live.events.forget(self.scaling)
 
-    def scaled(self, tensors: Any, gradients: Any) -> tuple[Any, Any]:
-        """The arguments of backward with the scale in them."""
-        if isinstance(tensors, (list, tuple)):
-            given = gradients if isinstance(gradients, (list, tuple)) else [gradients] * len(tensors)
-            pairs = [self.scaled(t, g) for t, g in zip(tensors, given, strict=True)]
-            return [p[0] for p in pairs], [p[1] for p in pairs]
-        scale = self._scale_on(tensors.device)
-        if gradients is not None:
-            return tensors, gradients * scale
-        return tensors * scale, None
+    # ------------------------------------------------------------------ events
 
-    def after_backward(self, optimizers: Iterable[Any]) -> None:
-        """Unscale in place, and note which optimizer's gradients are not finite."""
-        torch = self._torch
-        for (owner, device, checked), grads in self._by_kind(optimizers):
-            found = self._overflow.get((owner, device))
-            if found is None:
-                found = self._overflow[owner, device] = torch.zeros((), device=device)
-            inverse = self._scale_on(device).double().reciprocal().float()
-            if checked:
-                torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse)
-            else:
-                torch._foreach_mul_(grads, inverse)
-                for grad in grads:
-                    found.masked_fill_(~torch.isfinite(grad).all(), 1.0)
+    def batch_requested(self, loader: TrackedLoader) -> None:
+        region = self.region
+        if region.inside is not None:
+            region.leave()
+        if region.ending and not loader.is_other:
+            region.end()
+            self.listen(region.in_use)
 
-    def before_step(self, optimizer: Any) -> None:
-        """Have the step left out if its gradients overflowed. Waits for the device, but for a fused optimizer."""
-        keys = [k for k in self._overflow if k[0] == id(optimizer)]
-        if not keys:
-            return
-        first, *others = [self._overflow.pop(k) for k in keys]
-        found = first
-        for other in others:
-            found = self._torch.maximum(found, other.to(found.device, non_blocking=True))
-        self._stepped.append(found)
-        if _skips_by_itself(optimizer):
-            optimizer.grad_scale, optimizer.found_inf = None, found  # as GradScaler tells it
-        elif found and id(optimizer) not in self._withheld:
-            parameters = [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
-            self._withheld[id(optimizer)] = [(p, p.grad) for p in parameters]
-            for p in parameters:
-                p.grad = None
+    def batch_given(self, loader: TrackedLoader, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> None:
+        live = self.live
+        if live.state.iterations and self.region.dtype is not None and loader.training and not live.entries:
+            self.region.enter(live.device or "cpu")  # a job that calls no module: from the batch on
 
-    def after_step(self, optimizer: Any) -> None:
-        """Give withheld gradients back, for whatever the job does next with them."""
-        for name in ("grad_scale", "found_inf"):
-            vars(optimizer).pop(name, None)
-        for parameter, grad in self._withheld.pop(id(optimizer), ()):
-            parameter.grad = grad
+    def module_called(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Context | None:
+        region, state, device = self.region, self.live.state, self.live.device
+        if state.in_backward:  # a checkpoint, which has to compute as it did going forward, and sets autocast as it was around that
+            return (region.enter(device) if entry.checkpointed else None) or region.carry_on(device, args) or region.fade(device, args)
+        if not state.iterations and state.seen_gradless and not region.entered:
+            return None  # perhaps the second half of something, whose first half was computed without it: from the next iteration on
+        return region.enter(device) or region.fade(device, args)
 
-    def update(self) -> Any:
-        """The iteration has ended: halve the scale after an overflow, double it after 2000 clean ones.
+    def evaluated(self, entry: Entry, args: tuple[Any, ...]) -> Context | None:
+        region, state, device = self.region, self.live.state, self.live.device
+        carried = region.carry_on(device, args)
+        if carried is not None:
+            return carried
+        region.leave()
+        part = state.caches_gradients or (entry.checkpointed and entry.called_gradless)
+        if part and state.iterations:  # what comes back goes into the loss: both halves must be computed alike
+            return region.enter(device, keep_weights=False)
+        return None
 
-        Returns:
-            Whether a step was left out: False, or a tensor that is true if so, which waits for the device once it is asked.
-        """
-        if not self._stepped:
-            return False
-        torch, scale = self._torch, self._scale
-        found, self._stepped = torch.stack([f.to(scale.device, non_blocking=True) for f in self._stepped]).amax(), []
-        torch._amp_update_scale_(scale, self._good_steps, found, 2.0, 0.5, GROWTH_INTERVAL)
-        return found
+    def backward_started(self, tensors: Any, gradients: Any) -> None:
+        if self.region.inside is not None:
+            self.region.leave()
 
-    def _scale_on(self, device: Any) -> Any:
-        torch = self._torch
-        if self._scale is None:
-            self._scale = torch.full((), self._first_scale, device=device)
-            self._good_steps = torch.zeros((), dtype=torch.int32, device=device)
-        return self._scale.to(device, non_blocking=True)
+    def step_started(self, optimizer: Any) -> None:
+        if self.region.inside is not None:
+            self.region.leave()
 
-    def _by_kind(self, optimizers: Iterable[Any]) -> list[tuple[tuple[int, Any, bool], list[Any]]]:
-        """Gradients by (optimizer, device, can the fused check take them); a parameter in two optimizers counts once."""
-        torch = self._torch
-        kinds: dict[tuple[int, Any, Any], list[Any]] = {}
-        seen: set[int] = set()
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    grad = parameter.grad
-                    if grad is None or id(parameter) in seen:
-                        continue
-                    seen.add(id(parameter))
-                    if grad.is_sparse:
-                        grad = grad._values()
-                    kinds.setdefault((id(optimizer), grad.device, grad.dtype), []).append(grad)
-        fused = (torch.float32, torch.float16)
-        return [((owner, device, dtype in fused), grads) for (owner, device, dtype), grads in kinds.items()]
-
-
-def _skips_by_itself(optimizer: Any) -> bool:
-    """Whether its kernel takes ``found_inf``.
-
-    Not of SGD's first step with momentum: that hands on momenta nobody has written if it is left out (torch 2.13).
-    """
-    groups = optimizer.param_groups
-    if not all(g.get("fused") for g in groups) or not step_is_torchs(type(optimizer)):
-        return False
-    return all(optimizer.state.get(p) for g in groups if g.get("momentum") for p in g["params"] if p.grad is not None)
+    def manual_step(self, loss: Any) -> None:
+        self.region.leave()

@@ -6,6 +6,12 @@ A module of its own and not part of :mod:`.live_job`, because what the interpret
 from __future__ import annotations
 
 import gc
+from typing import TYPE_CHECKING, Any
+
+from autotune_trials.agent.controls.control import Control
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.live_job import LiveJobControl
 
 _came_with: tuple[tuple[int, int, int], int] | None = None  # thresholds and frozen objects, before any line of the job
 
@@ -58,3 +64,18 @@ class Collector:
         elif self._own_thresholds is not None:
             gc.set_threshold(*self._own_thresholds)
             self._own_thresholds = None
+
+
+class GcControl(Control):
+    """Values: "freeze" (what there is now is left out of later collections), a threshold (collect after so many new objects), None."""
+
+    name = "gc"
+
+    def __init__(self, live: LiveJobControl) -> None:
+        super().__init__(live)
+        self.collector = Collector()
+
+    def set(self, value: Any) -> None:
+        """Frozen is what there is when training begins, model and data among it: not what little there is when torch is imported."""
+        begun = self.live.has_stepped or self.live.state.manual
+        self.collector.set(value == "freeze" and begun, value if isinstance(value, int) else None)

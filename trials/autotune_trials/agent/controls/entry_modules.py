@@ -11,11 +11,14 @@ import weakref
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_spaces.knobs.compile_mode import CUDA_GRAPHS, REGIONAL, arguments
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.controls.regional import block_function, repeated_blocks
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.live_job import LiveJobControl
 
 SLOT = "_compiled_call_impl"
 # Patches dynamo must not meet. Taking two away and putting them back costs a compiled call about 1 µs.
@@ -27,8 +30,10 @@ class SlotCall:
 
     _torchdynamo_disable = True
 
-    def __init__(self, agent: Any) -> None:
-        self.agent, self._exporting = agent, agent.torch.compiler.is_dynamo_compiling
+    def __init__(self, live: LiveJobControl) -> None:
+        self._patches, self._state, self._loop = live.patches, live.state, live.loop
+        self._computes_gradients = live.torch.is_grad_enabled
+        self._exporting = live.torch.compiler.is_dynamo_compiling
 
     def _clone(self, module: Any) -> Any | None:
         """What is called, if that is a clone, made of the module's dictionary (learn2learn, DataParallel)."""
@@ -44,65 +49,62 @@ class SlotCall:
 class BlockCall(SlotCall):
     """Of a repeated block: compiled in training, and where backward computes a checkpoint again."""
 
-    def __init__(self, agent: Any, block: Any, compiled: Any) -> None:
-        super().__init__(agent)
+    def __init__(self, live: LiveJobControl, block: Any, compiled: Any) -> None:
+        super().__init__(live)
         self._block, self._compiled = block, compiled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        agent, block = self.agent, self._block
+        state, block = self._state, self._block
         clone = self._clone(block)
         if clone is not None:
             return clone._call_impl(*args, **kwargs)
-        if agent.inside_entry:
+        if state.inside_entry:
             return self._compiled(block, args, kwargs)
-        if not agent.in_backward or self._exporting():
+        if not state.in_backward or self._exporting():
             return block._call_impl(*args, **kwargs)
-        with agent.patches.suspended(*TRACED):
+        with self._patches.suspended(*TRACED):
             return self._compiled(block, args, kwargs)
 
 
 class EntryCall(SlotCall):
     """Of an entry."""
 
-    def __init__(self, entry: Entry, agent: Any) -> None:
-        super().__init__(agent)
+    def __init__(self, entry: Entry, live: LiveJobControl) -> None:
+        super().__init__(live)
         self.entry = entry
         self.compiled: Any = None  # holds the module, and is held by it alone: a module that the job drops must go
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        agent, entry = self.agent, self.entry
+        state, entry = self._state, self.entry
         module = entry.module
         clone = self._clone(module)
         if clone is not None:
             return clone._call_impl(*args, **kwargs)
-        if agent.stopped or agent.inside_entry:
+        if state.stopped or state.inside_entry:
             return module._call_impl(*args, **kwargs)
-        if not entry.is_training():
-            with agent.on_gradless_call(entry, args) or nullcontext():
+        if not (module.training and self._computes_gradients()):
+            with self._loop.evaluate(entry, args) or nullcontext():
                 return module._call_impl(*args, **kwargs)
-        if agent.sites.open:
-            agent.sites.on_forward(module, args, kwargs, sys._getframe(1))
-            entry.note_shapes(args, kwargs)
-        confined = agent.on_entry_call(entry, args)
-        agent.inside_entry = True
+        confined = self._loop.call_module(entry, args, kwargs)
+        state.inside_entry = True
         try:
             if confined is None:
                 return entry.run(args, kwargs)
             with confined:
                 return entry.run(args, kwargs)
         except BaseException as error:
-            agent.errors.on_job_error(error)
+            self._loop.note_error(error)
             raise
         finally:
-            agent.inside_entry = False
+            state.inside_entry = False
 
 
 class Entry:
     """One top-level module; what :class:`autotune_spaces.base.EntryModule` promises."""
 
-    def __init__(self, module: Any, agent: Any) -> None:
+    def __init__(self, module: Any, live: LiveJobControl) -> None:
         self._module = weakref.ref(module)
-        self._agent, self._torch = agent, agent.torch
+        self._live, self._torch = live, live.torch
         self._call: Any = lambda: None  # weak, of what lies in the slot
         self._mode: str | None = None
         self._proven = False  # the compiled forward has worked once
@@ -126,15 +128,16 @@ class Entry:
     def compiled(self) -> bool:
         return self._mode is not None
 
-    def is_training(self) -> bool:
-        module = self._module()
-        return module is not None and module.training and self._torch.is_grad_enabled()
+    @property
+    def changed(self) -> bool:
+        """It computes otherwise than the job has it."""
+        return self._mode is not None or self._channels_last
 
     def install(self) -> bool:
         """Take the slot, unless the job's own ``module.compile()`` has it. Idempotent."""
         present = vars(self.module).get(SLOT)
         if present is None:
-            present = vars(self.module)[SLOT] = EntryCall(self, self._agent)
+            present = vars(self.module)[SLOT] = EntryCall(self, self._live)
             self._call = weakref.ref(present)
         return present is self._call()
 
@@ -155,7 +158,7 @@ class Entry:
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the call returns, in one pass or in several."""
-        micro = self._agent.live.micro
+        micro = self._live.micro
         return self.one_pass(args, kwargs) if micro is None else micro.run(self, args, kwargs)
 
     def one_pass(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -165,7 +168,7 @@ class Entry:
             kwargs = {k: self._laid_out(v) for k, v in kwargs.items()}
         if self._mode is None:
             return self.module._call_impl(*args, **kwargs)
-        with self._agent.patches.suspended(*TRACED):
+        with self._live.patches.suspended(*TRACED):
             return self._compiled_run(args, kwargs)
 
     def _compiled_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -177,7 +180,7 @@ class Entry:
                 raise
             mode, self._mode, self._call().compiled = self._mode, None, None
             self._free_blocks()
-            self._agent.knobs.fail(f"compile_mode: {mode}: {type(error).__name__}: {str(error)[:300]}")
+            self._live.loop.fail_knob(f"compile_mode: {mode}: {type(error).__name__}: {str(error)[:300]}")
             return self.module._call_impl(*args, **kwargs)
         self._proven = True
         return result
@@ -200,7 +203,7 @@ class Entry:
         import torch._dynamo
 
         if self._mode is not None:
-            for entry in self._agent.live.entries:
+            for entry in self._live.entries:
                 entry.take_gradients_out_of_graphs()
             # After some variants dynamo stops compiling in silence; and one mode's code must not serve another.
             torch._dynamo.reset()
@@ -213,12 +216,12 @@ class Entry:
         self._keep_random_stream(mode is not None)
         if mode is None:
             return
-        if not any(entry.compiled for entry in self._agent.live.entries if entry is not self):
+        if not any(entry.compiled for entry in self._live.entries if entry is not self):
             torch._dynamo.utils.counters.clear()
         self._graphs_before = _graphs(torch)
-        self._agent.modules.listen_to_dynamo()
+        self._live.before_compile()
         module = self.module
-        compile = self._agent.patches["torch.compile"].original
+        compile = self._live.patches["torch.compile"].original
         if mode == REGIONAL:
             self._compile_blocks(compile)
             call.compiled = module._call_impl
@@ -236,7 +239,7 @@ class Entry:
             compiled = compile(block_function(kind), **arguments(REGIONAL))
             for block in alike:
                 if vars(block).get(SLOT) is None:
-                    vars(block)[SLOT] = BlockCall(self._agent, block, compiled)
+                    vars(block)[SLOT] = BlockCall(self._live, block, compiled)
                     self._blocks.append(weakref.ref(block))
 
     def _free_blocks(self) -> None:
@@ -274,7 +277,7 @@ class Entry:
         """
         import torch._inductor.config as config
 
-        live = self._agent.live
+        live = self._live
         if compiled:
             if live.own_fallback_random is None:
                 live.own_fallback_random = config.fallback_random
@@ -306,7 +309,7 @@ class Entry:
         the optimizer steps, that of other processes) a parameter would not follow it any more."""
         parameters = list(self.module.parameters())
         mine = {id(p) for p in parameters}
-        stepped = [p for o in self._agent.live.every_optimizer() for g in o.param_groups for p in g["params"] if id(p) not in mine]
+        stepped = [p for o in self._live.every_optimizer() for g in o.param_groups for p in g["params"] if id(p) not in mine]
         taken = {_memory(p)[0] for p in stepped}
         places = Counter(_memory(p) for p in parameters)
         return [p for p in parameters if places[_memory(p)] == 1 and _memory(p)[0] not in taken and (p.is_cuda or not p.is_shared())]
@@ -317,7 +320,7 @@ class Entry:
             parameter.data = convert(parameter.data)
             if parameter.grad is not None and parameter.grad.layout == self._torch.strided:
                 parameter.grad.data = convert(parameter.grad.data)
-            for optimizer in self._agent.live.optimizers:
+            for optimizer in self._live.optimizers:
                 state: dict[str, Any] = optimizer.state.get(parameter, {})
                 for key, value in list(state.items()):
                     if isinstance(value, self._torch.Tensor) and value.shape == parameter.shape:

@@ -1,67 +1,73 @@
-"""What knobs may touch in the running job: the LiveJob of :mod:`autotune_spaces.base`, implemented."""
+"""What knobs may touch in the running job: the LiveJob of :mod:`autotune_spaces.base`,
+implemented."""
 
 from __future__ import annotations
 
-import weakref
-from typing import Any
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from autotune_spaces.glibc import Heap
-from autotune_trials.agent.controls.attention import Attention
-from autotune_trials.agent.controls.autocast import AutocastRegion, LossScaler
-from autotune_trials.agent.controls.collector import Collector
+from autotune_trials.agent.controls.control import Control
 from autotune_trials.agent.controls.entry_modules import Entry
-from autotune_trials.agent.controls.micro_batch import MicroBatch
 from autotune_trials.agent.controls.optimizers import OptimizerControl
-from autotune_trials.agent.controls.prefetch import Prefetch
 from autotune_trials.agent.controls.replicas import Replicas
+from autotune_trials.agent.controls.switches import SWITCHES
+from autotune_trials.agent.core.events import Listener
+from autotune_trials.agent.dataloader.facts import construction_spot
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.micro_batch import MicroBatch
+    from autotune_trials.agent.core.training_loop import TrainingLoop
+    from autotune_trials.agent.dataloader.hooks import LoaderHooks
+    from autotune_trials.agent.dataloader.tracked import TrainingLoader
+    from autotune_trials.agent.loop.timer import Timer
+    from autotune_trials.agent.patches import PatchSet
+    from autotune_trials.protocol.messages import SessionConfig
+
+C = TypeVar("C", bound=Control)
 
 
 class IgnoredLoader:
-    """Stands in for a DataLoader the agent does not know yet: in fixed runs the loader part applies its settings itself."""
+    """Stands in for a DataLoader the agent does not know yet: in fixed runs the loader part applies
+    its settings itself."""
 
     def set(self, **settings: Any) -> None:
         """Nothing to do here."""
 
-    def own(self, name: str) -> None:
+    def own(self, setting: str) -> None:
         """Unknown."""
 
 
-class LiveJobControl:
-    """The job's switches. Every setter is idempotent; the job's own value restores the job."""
+class LiveJobControl(Listener):
+    """The job's parts: its entry modules, optimizers and replicas, and the switches that act on
+    them."""
 
-    def __init__(self, torch: Any, agent: Any, loss_scale: float | None = None) -> None:
-        """``loss_scale``: where a float16 LossScaler starts; None: where torch's own does."""
-        self.torch = torch
-        self._agent = agent
-        self._loss_scale = loss_scale
+    def __init__(
+        self, torch: Any, config: SessionConfig, loop: TrainingLoop, patches: PatchSet, timer: Timer
+    ) -> None:
+        self.torch, self.config, self.loop = torch, config, loop
+        self.patches, self.timer = patches, timer
+        self.events, self.state = loop.events, loop.state
+        # called when an entry is about to be compiled
+        self.before_compile: Callable[[], None] = lambda: (None)
+        self.loaders: LoaderHooks | None = None
         self.device = ""  # "cpu" or "cuda", known with the first tensor
         self.cuda: Any = None  # the torch.device trained on, with its index, if it is a GPU
-        self.autocast = AutocastRegion(torch)
-        self.scaler: LossScaler | None = None  # float16 only
-        self._last_scaler: LossScaler | None = None
-        self.non_blocking: bool | None = None
-        self.prefetch: Prefetch | None = None  # while batches are copied to the GPU ahead
-        self.attention = Attention(torch, look_at=1 if agent.config.mode == "live" else -1)
-        self.collector = Collector()
-        self.heap = Heap()
-        self.micro: MicroBatch | None = None  # while the model is to compute other portions than the job's batches
-        self.lr_factor = 1.0
-        self.own_fallback_random: bool | None = None  # inductor's setting while an entry is compiled by us
+        self.micro: MicroBatch | None = None  # while the model is to compute batches in portions
+        # inductor's setting while an entry is compiled by us
+        self.own_fallback_random: bool | None = None
         self.built = Replicas()
         self._entries: list[Entry] = []
-        self._controls: dict[int, OptimizerControl] = {}  # by id, in the order they were built
-        self._last_stepping: Any = lambda: None
+        self._optimizers: dict[int, OptimizerControl] = {}  # by id, in the order they were built
         self._stepping: list[int] = []  # ids, in the order they first stepped
+        self._switches: dict[str, Control] = {kind.name: kind(self) for kind in SWITCHES}
 
     # ------------------------------------------------------------------ what there is
 
     @property
-    def loader(self) -> Any:
-        hooks = self._agent.loader_hooks
-        training = hooks.training if hooks is not None else None
-        if training is None and self._agent.knobs.held:
-            return IgnoredLoader()
-        return training
+    def loader(self) -> TrainingLoader | IgnoredLoader | None:
+        training = self.loaders.training if self.loaders is not None else None
+        return IgnoredLoader() if training is None and self.config.mode != "live" else training
 
     @property
     def entries(self) -> list[Entry]:
@@ -70,9 +76,17 @@ class LiveJobControl:
 
     @property
     def controls(self) -> list[OptimizerControl]:
-        """Optimizers that have stepped; before any has, all that were built."""
-        ids = self._stepping or list(self._controls)
-        return [self._controls[i] for i in ids if i in self._controls and self._controls[i].optimizer is not None]
+        """Of the optimizers that have stepped; before any has, of all that were built."""
+        ids = self._stepping or list(self._optimizers)
+        return [
+            self._optimizers[i]
+            for i in ids
+            if i in self._optimizers and self._optimizers[i].optimizer is not None
+        ]
+
+    def every_control(self) -> Iterator[OptimizerControl]:
+        """Of all optimizers that were built."""
+        return iter(list(self._optimizers.values()))
 
     @property
     def optimizers(self) -> list[Any]:
@@ -83,9 +97,23 @@ class LiveJobControl:
         """The job's DistributedDataParallel modules."""
         return self.built.modules()
 
+    @property
+    def has_stepped(self) -> bool:
+        """An optimizer has."""
+        return bool(self._stepping)
+
+    @property
+    def all_have_stepped(self) -> bool:
+        """Every optimizer that was built and still lives has stepped."""
+        return all(
+            number in self._stepping
+            for number, control in self._optimizers.items()
+            if control.optimizer is not None
+        )
+
     def every_optimizer(self) -> list[Any]:
         """All that were built and still live."""
-        return [o for o in (c.optimizer for c in self._controls.values()) if o is not None]
+        return [o for o in (c.optimizer for c in self._optimizers.values()) if o is not None]
 
     def parameters(self) -> list[Any]:
         """What is trained: the optimizers' parameters, else the entry modules'."""
@@ -97,21 +125,22 @@ class LiveJobControl:
         )
         return list({id(p): p for p in found}.values())
 
-    def control(self, optimizer: Any) -> OptimizerControl:
+    def control_of(self, optimizer: Any) -> OptimizerControl:
         """The control of ``optimizer``, made if need be."""
-        control = self._controls.get(id(optimizer))
-        if control is None or control.optimizer is not optimizer:  # an id is used again after its object is gone
-            control = self._controls[id(optimizer)] = OptimizerControl(self.torch, optimizer)
+        control = self._optimizers.get(id(optimizer))
+        # an id is used again after its object is gone
+        if control is None or control.optimizer is not optimizer:
+            control = self._optimizers[id(optimizer)] = OptimizerControl(self.torch, optimizer)
         return control
 
     def note_stepping(self, optimizer: Any) -> bool:
         """``optimizer`` is about to step; True if it is its first time."""
-        if optimizer is self._last_stepping():
+        if (
+            id(optimizer) in self._stepping
+            and self._optimizers[id(optimizer)].optimizer is optimizer
+        ):
             return False
-        self._last_stepping = weakref.ref(optimizer)
-        if id(optimizer) in self._stepping and self._controls[id(optimizer)].optimizer is optimizer:
-            return False
-        self.control(optimizer)
+        self.control_of(optimizer)
         self._stepping = [i for i in self._stepping if i != id(optimizer)] + [id(optimizer)]
         return True
 
@@ -119,7 +148,7 @@ class LiveJobControl:
         """Make ``module`` an entry; None if it is one already or its slot is taken."""
         if any(e.module is module for e in self.entries):
             return None
-        entry = Entry(module, self._agent)
+        entry = Entry(module, self)
         if not entry.install():
             return None
         self._entries.append(entry)
@@ -127,81 +156,39 @@ class LiveJobControl:
 
     def drop_entries(self) -> None:
         """Forget all entries without touching what they call."""
+        self.release_entries()
+        self._entries = []
+
+    def release_entries(self) -> None:
+        """Calls of the entries are seen no more."""
         for entry in self._entries:
             entry.release()
-        self._entries = []
+
+    # ------------------------------------------------------------------ events
+
+    def device_found(self, device: Any) -> None:
+        self.device = device.type
+        if device.type == "cuda":
+            self.cuda = device
+
+    def optimizer_built(self, optimizer: Any, frame: FrameType) -> None:
+        self.control_of(optimizer).spot = construction_spot(optimizer, frame)
 
     # ------------------------------------------------------------------ switches
 
-    def set_autocast(self, dtype: str | None) -> None:
-        if dtype == "float16" and not self.every_optimizer():
-            raise RuntimeError("float16 needs a torch optimizer, whose steps can be left out when gradients overflow")
-        hooks = self._agent.loader_hooks
-        at_batch = hooks is not None and hooks.training_state is not None and not self._agent.stopped
-        self.autocast.set(None if dtype is None else getattr(self.torch, dtype), at_batch)
-        if dtype == "float16":
-            self.scaler = self._last_scaler = self._last_scaler or LossScaler(self.torch, self._loss_scale)
-        else:
-            self.scaler = None
+    def control(self, name: str) -> Control:
+        """The switch of this name. Raises KeyError for what is none."""
+        return self._switches[name]
 
-    @property
-    def scale_used(self) -> float | None:
-        """The scale of the agent's own scaler as it is now; None if it was never in use."""
-        return self._last_scaler.scale if self._last_scaler is not None else None
-
-    def set_non_blocking(self, on: bool | None) -> None:
-        self.non_blocking = on
-
-    def set_cuda_prefetch(self, on: bool) -> None:
-        if on != (self.prefetch is not None):
-            self.prefetch = Prefetch(self._agent) if on else None
-
-    def cuda_prefetch_effect(self) -> str | None:
-        return self.prefetch.effect() if self.prefetch is not None else None
-
-    def set_attention(self, kernel: str | None) -> None:
-        if self.attention.prefer(kernel, self.device, self._agent.iterations):
-            for entry in self.entries:
-                entry.compile_anew()
-
-    def attention_kernels(self) -> set[str] | None:
-        return self.attention.seen
-
-    def set_lr_factor(self, factor: float) -> None:
-        self.lr_factor = float(factor)
-
-    def set_optimizer_impl(self, implementation: str | None) -> None:
-        for control in self.controls:
-            control.set(implementation)
-
-    def set_malloc_retain(self, on: bool) -> None:
-        (self.heap.retain if on else self.heap.give_back)()
-
-    def set_gc(self, freeze: bool, threshold: int | None) -> None:
-        """Frozen is what there is when training begins, model and data among it: not what little there is when torch is imported."""
-        begun = bool(self._stepping) or self._agent.manual
-        self.collector.set(freeze and begun, threshold)
-
-    def set_micro_batch(self, size: int | None) -> None:
-        if size == (self.micro.size if self.micro is not None else None):
-            return
-        self.micro = MicroBatch(self.torch, self._agent, size) if size is not None else None
-
-    def micro_batch_effect(self) -> str | None:
-        return self.micro.effect() if self.micro is not None else None
+    def get(self, kind: type[C]) -> C:
+        """The switch of this kind."""
+        found = self._switches[kind.name]
+        assert isinstance(found, kind)
+        return found
 
     def restore(self) -> None:
         """Everything as the job had it."""
-        self.collector.set(False, None)
-        self.heap.give_back()
-        self.set_micro_batch(None)
-        self.set_autocast(None)
-        self.set_non_blocking(None)
-        self.set_cuda_prefetch(False)
-        self.set_attention(None)
-        for control in self._controls.values():
-            control.restore_lr()
-            control.set(None)
-        self.lr_factor = 1.0
+        for switch in self._switches.values():
+            switch.set(switch.own)
         for entry in self.entries:
             entry.remove()

@@ -16,12 +16,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from autotune_trials.agent.controls.control import Control
 from autotune_trials.agent.controls.entry_modules import SLOT
 from autotune_trials.agent.controls.sample_slices import Call, Inseparable, cut, join, leaves_of, lengths_of, rows_of
 from autotune_trials.agent.controls.separability import adds_losses, why_inseparable
 from autotune_trials.measure.clock import AWAY
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.entry_modules import Entry
+    from autotune_trials.agent.controls.live_job import LiveJobControl
 
 FIRST_CALLS = 1  # left as they are: a model's first pass builds what it keeps (caches, lazy layers)
 
@@ -29,8 +34,8 @@ FIRST_CALLS = 1  # left as they are: a model's first pass builds what it keeps (
 class MicroBatch:
     """At most ``size`` samples a pass of the model."""
 
-    def __init__(self, torch: Any, agent: Any, size: int) -> None:
-        self._torch, self._agent, self.size = torch, agent, size
+    def __init__(self, live: LiveJobControl, size: int) -> None:
+        self._torch, self._live, self.size = live.torch, live, size
         self._split = 0  # batches computed in portions
         self._refusal = ""  # why batches are left whole from now on
         self._calls: Counter[int] = Counter()  # by id of entry
@@ -38,7 +43,7 @@ class MicroBatch:
         self._looked_back: set[int] = set()  # ids of entries
         self._in_model = False
 
-    def run(self, entry: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What ``entry`` returns for this call. Raises what the model raises."""
         self._calls[id(entry)] += 1
         try:
@@ -47,10 +52,10 @@ class MicroBatch:
             if self._in_model:
                 self._in_model = False
                 raise
-            self._agent.fail("micro_batch_size")
+            self._live.loop.fail("micro_batch_size")
         return entry.one_pass(args, kwargs)
 
-    def _run(self, entry: Any, call: Call) -> Any:
+    def _run(self, entry: Entry, call: Call) -> Any:
         rows = rows_of(self._torch, call) or 0
         if not rows:
             self._refuse("what the model is called with holds no tensor, and cannot be cut into samples")
@@ -68,22 +73,22 @@ class MicroBatch:
         self._split += 1
         return result
 
-    def _one_pass(self, entry: Any, call: Call) -> Any:
+    def _one_pass(self, entry: Entry, call: Call) -> Any:
         """The model itself; what it raises is the job's."""
         self._in_model = True
         result = entry.one_pass(*call)
         self._in_model = False
         return result
 
-    def _allows(self, entry: Any, whole: Call, parts: list[Call], lengths: list[int]) -> bool:
+    def _allows(self, entry: Entry, whole: Call, parts: list[Call], lengths: list[int]) -> bool:
         """Whether the model gives the same for ``whole`` as for ``parts``; asked of the model once a size, and once for each choice of
         arguments that are cut: a mask is, where it happens to be as long as the batch."""
         uncut = tuple(a is b for a, b in zip(leaves_of(whole), leaves_of(parts[0]), strict=True))
         key = (id(entry), sum(lengths), lengths[0], uncut)
         if key not in self._known:
-            if self._agent.in_backward:
+            if self._live.state.in_backward:
                 return False  # a checkpoint computes again what it computed before this could be asked
-            clock = self._agent.clock
+            clock = self._live.timer.clock
             phase = clock.phase
             clock.switch(AWAY)
             self._in_model = True  # what it raises is out-of-memory, and the model's
@@ -94,14 +99,14 @@ class MicroBatch:
             self._refuse(self._known[key])
         return not self._known[key]
 
-    def _look_back(self, entry: Any, result: Any) -> None:
+    def _look_back(self, entry: Entry, result: Any) -> None:
         """Of the first result of ``entry`` in portions, how backward will go. Raises Inseparable."""
         if id(entry) not in self._looked_back:
             self._looked_back.add(id(entry))
             if reason := adds_losses(self._torch, result):
                 raise Inseparable(reason)
 
-    def _in_portions(self, entry: Any, call: Call, parts: list[Call], lengths: list[int]) -> Any:
+    def _in_portions(self, entry: Entry, call: Call, parts: list[Call], lengths: list[int]) -> Any:
         module = own_module(entry.module)
         if module is entry.module:
             return join(self._torch, [self._one_pass(entry, part) for part in parts], lengths)
@@ -124,6 +129,20 @@ class MicroBatch:
     def effect(self) -> str | None:
         """Why nothing changed, or None."""
         return self._refusal or (None if self._split else f"no call of the model had more than {self.size} samples")
+
+
+class MicroBatchControl(Control):
+    """Values: the most samples of a pass; None leaves batches whole."""
+
+    name = "micro_batch"
+
+    def set(self, value: Any) -> None:
+        live = self.live
+        if value != (live.micro.size if live.micro is not None else None):
+            live.micro = MicroBatch(live, value) if value is not None else None
+
+    def effect(self) -> str | None:
+        return self.live.micro.effect() if self.live.micro is not None else None
 
 
 def own_module(module: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from autotune_trials.agent.controls.control import Control
 from autotune_trials.agent.controls.optimizer_copy import fused_works
 
 IMPLEMENTATIONS = ("for-loop", "foreach", "fused")
@@ -27,7 +28,7 @@ class OptimizerControl:
         self._fused: dict[Any, bool] = {}  # devices and types of its parameters -> torch's fused kernel works for them
 
     @property
-    def optimizer(self) -> Any | None:
+    def optimizer(self) -> Any:  # None once the job has dropped it
         return self._optimizer()
 
     def supported(self) -> tuple[str, ...]:
@@ -160,6 +161,16 @@ class OptimizerControl:
                 step: Any = optimizer.state[parameter].get("step") if parameter in optimizer.state else None
                 if self._torch.is_tensor(step):
                     optimizer.state[parameter]["step"] = step.to(parameter.device if _counts_on_device(group) else "cpu")
+
+
+class OptimizerImplementation(Control):
+    """Values: one of IMPLEMENTATIONS; None is the job's own. Step counters are moved to where each expects them."""
+
+    name = "optimizer_impl"
+
+    def set(self, value: Any) -> None:
+        for control in self.live.every_control() if value is None else self.live.controls:
+            control.set(value)
 
 
 def _flags(settings: Any) -> Flags:

@@ -11,10 +11,16 @@ call runs as ever.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from autotune_trials.agent.controls.control import Control
 from autotune_trials.agent.loop.batches import tensors_of
 from autotune_trials.measure.clock import DATA, FORWARD
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.live_job import LiveJobControl
+    from autotune_trials.agent.dataloader.tracked import TrackedLoader
 
 
 class Copy(NamedTuple):
@@ -29,8 +35,9 @@ class Copy(NamedTuple):
 class Prefetch:
     """Of the loader trained on. Takes the memory of one batch more, on the GPU and on the host."""
 
-    def __init__(self, agent: Any) -> None:
-        self._agent, self._torch = agent, agent.torch
+    def __init__(self, live: LiveJobControl, fail: Callable[[str], None]) -> None:
+        """``fail``: told if the next batch could not be copied ahead."""
+        self._live, self._torch, self._fail = live, live.torch, fail
         self._stream: Any = None
         self._batch: list[Any] = []  # the tensors of the job's batch: held, for their ids
         self._places: dict[int, int] = {}  # id of one of them -> its place among them
@@ -50,26 +57,25 @@ class Prefetch:
             return "the batches are not in pinned memory, so that no copy runs beside the computation"
         return "the job changes its batches before it moves them, or has moved each kind only once"
 
-    def on_batch(self, batch: Any) -> None:
+    def on_batch(self, loader: TrackedLoader, batch: Any) -> None:
         """The job is given ``batch``: start the copies of the one after it."""
         self._batch = tensors_of(batch)
         self._places = {id(tensor): place for place, tensor in enumerate(self._batch)}
         self._current, self._next = self._next, {}
-        agent = self._agent
-        iterator = agent.loader_hooks.last[0]()
-        if not self._moved or iterator is None:
+        if not self._moved:
             return
-        agent.clock.switch(DATA)
-        for coming in iterator.ahead(1):
+        clock = self._live.timer.clock
+        clock.switch(DATA)
+        for coming in loader.ahead(1):
             try:
                 self._next = self._started(tensors_of(coming))
             except Exception as error:  # out of memory, most likely: the job moves it itself
-                agent.knobs.fail(f"cuda_prefetch: {type(error).__name__}: {str(error)[:300]}")
-        agent.clock.switch(FORWARD)
+                self._fail(f"cuda_prefetch: {type(error).__name__}: {str(error)[:300]}")
+        clock.switch(FORWARD)
 
     def _started(self, tensors: list[Any]) -> dict[int, Copy]:
         """The copies of those that the job will move."""
-        torch, device = self._torch, self._agent.live.cuda
+        torch, device = self._torch, self._live.cuda
         wanted = [tensors[place] for place in sorted(self._moved) if place < len(tensors)]
         plain = [t for t in wanted if type(t) is torch.Tensor and not t.requires_grad]
         pinned = [t for t in plain if t.is_pinned()]
@@ -78,7 +84,7 @@ class Prefetch:
             return {}
         if self._stream is None:
             self._stream = torch.cuda.Stream(device)
-        move = self._agent.patches["Tensor.to"].original
+        move = self._live.patches["Tensor.to"].original
         with torch.cuda.stream(self._stream):
             copies = [move(tensor, device, non_blocking=True) for tensor in pinned]
             done = torch.cuda.Event()
@@ -89,7 +95,7 @@ class Prefetch:
     def take(self, tensor: Any, device: Any, non_blocking: bool) -> Any | None:
         """The copy for a job that moves ``tensor`` to ``device``; None if it has to make its own."""
         place = self._places.get(id(tensor))
-        if place is None or device != self._agent.live.cuda:
+        if place is None or device != self._live.cuda:
             return None
         self._moved.add(place)
         made = self._current.pop(id(tensor), None)
@@ -102,3 +108,23 @@ class Prefetch:
             made.done.synchronize()  # from here on the job may change the tensor
         self._used += 1
         return made.copy
+
+
+class CudaPrefetch(Control):
+    """Values: True, False."""
+
+    name, own = "cuda_prefetch", False
+
+    prefetch: Prefetch | None = None  # while batches are copied ahead; asked by the patch on Tensor.to (patches/transfer.py)
+
+    def set(self, value: Any) -> None:
+        if value != (self.prefetch is not None):
+            self.prefetch = Prefetch(self.live, self.live.loop.fail_knob) if value else None
+            self.listen(value)
+
+    def effect(self) -> str | None:
+        return self.prefetch.effect() if self.prefetch is not None else None
+
+    def batch_given(self, loader: TrackedLoader, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> None:
+        if self.prefetch is not None and loader.training:
+            self.prefetch.on_batch(loader, batch)

@@ -1,46 +1,60 @@
-"""The job's own trouble: exceptions on their way through it, the last one, and memory that has run out."""
+"""The job's own trouble: exceptions on their way through it, the last one, and memory that has run
+out."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.controls.entry_modules import is_out_of_memory
 from autotune_trials.agent.dataloader.worker_ends import was_killed
 
+if TYPE_CHECKING:
+    from autotune_trials.agent.bootstrap.last_words import LastWords
+    from autotune_trials.agent.core.agent import Agent
+
 
 class JobErrors:
     """Tells of them; whoever calls raises them again."""
 
-    def __init__(self, agent: Any) -> None:
-        self._agent = agent
+    def __init__(self, agent: Agent, last_words: LastWords) -> None:
+        self._agent, self._last_words = agent, last_words
+
+    def tell_restart(self) -> None:
+        """Tell the tuner if torchrun has replaced ranks that died."""
+        self._last_words.tell_restart()
 
     def on_job_error(self, error: BaseException) -> None:
-        """An exception passes through code of the job that we wrap; it is raised again by the caller."""
-        agent = self._agent
-        agent.in_backward = False
-        if not agent.stopped and isinstance(error, Exception) and is_out_of_memory(error):
-            self.note_out_of_memory(error)
-            agent.last_words.tell(error, "oom", surviving=True)
+        """An exception passes through code of the job that we wrap; it is raised again by the
+        caller."""
+        if (
+            not self._agent.state.stopped
+            and isinstance(error, Exception)
+            and is_out_of_memory(error)
+        ):
+            self._note_out_of_memory(error)
+            self._last_words.tell(error, "oom", surviving=True)
 
     def on_uncaught(self, error: BaseException) -> None:
         """The job is about to die of ``error``."""
         try:
             lost = is_out_of_memory(error)
             if lost:
-                self.note_out_of_memory(error)
+                self._note_out_of_memory(error)
             elif was_killed(error):
                 log.crumb("killed")
-            self._agent.last_words.tell(error, "oom" if lost else "crash", surviving=False)
+            self._last_words.tell(error, "oom" if lost else "crash", surviving=False)
             self._agent.mode.on_crash()
         except Exception:
             log.write_exception("excepthook")
 
-    def note_out_of_memory(self, error: BaseException) -> None:
+    def _note_out_of_memory(self, error: BaseException) -> None:
         """Leave word of it, so that the end of this process is not taken for a crash."""
         try:
             log.crumb("oom")
             log.write(f"oom: {str(error)[:500]}")
-            self._agent.mode.on_out_of_memory(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)
+            self._agent.mode.on_out_of_memory(
+                str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            )
         except Exception:
             self._agent.fail("out of memory")

@@ -1,174 +1,238 @@
-"""Fixed and profile runs: the knobs hold from the start, every iteration from the first is recorded.
+"""Fixed and profile runs: knobs hold from the start, every iteration from the first is recorded.
 
-    first iteration ─── steps (and min_seconds) ── [profile_steps under torch.profiler ── a few with Python frames ── watched] ── Record ── wait for the end
-          └ gradient and update norms of the first probe_steps                            an Extent: the window goes on ─┘
+    WARMUP ── Hello ─▶ RECORDING ── the window is full ─▶ DONE: Record, then wait for the end
+                           │  └─ profile runs ─▶ PROFILING ─▶ WATCHING ─┘  │
+                           └──────────── an Extent: it goes on ────────────┘
 """
 
 from __future__ import annotations
 
 import atexit
+import enum
 import gc
 import os
 import sys
+from collections.abc import Callable
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap.log import write_exception
+from autotune_trials.agent.controls.autocast import AutocastControl
 from autotune_trials.agent.controls.entry_modules import compile_notes
+from autotune_trials.agent.controls.lr_factor import LrFactor
 from autotune_trials.agent.core.modes import Mode, hello
 from autotune_trials.agent.facts.applied_settings import in_force
 from autotune_trials.agent.facts.job_facts import fingerprint, rank, startup_s, world_size
 from autotune_trials.agent.loop.loss import to_number
-from autotune_trials.measure.nvtx import ModuleRanges, ProfilerRanges, Several
 from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.protocol.evidence import Evidence
-from autotune_trials.protocol.messages import Extent, Pace, Record
+from autotune_trials.protocol.messages import Extent, Pace, Record, SessionMode, Window
 
-PACE_STEPS = 24  # iterations after which several ranks are asked how fast they go; the later half is past most warm-ups
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.entry_modules import Entry
+    from autotune_trials.agent.core.agent import Agent
+    from autotune_trials.agent.core.iteration import Iteration
+    from autotune_trials.agent.core.profiling import Profiling
+    from autotune_trials.agent.observers import Watch
+
+# iterations after which several ranks are asked how fast they go; the later half is past most warm-
+# ups
+PACE_STEPS = 24
+
+
+class Stage(enum.Enum):
+    """Of a recorded run."""
+
+    WARMUP = "recorded, and the tuner has not been told of the job yet"
+    RECORDING = "recorded"
+    PROFILING = "under torch.profiler"
+    WATCHING = "watched by observers"
+    DONE = "the record is sent"
 
 
 class RecordMode(Mode):
     """Records one window and ends."""
 
-    def __init__(self, agent: Any) -> None:
+    def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
-        self.startup_s = 0.0
-        self._window: WindowRecorder | None = None
+        self.stage = Stage.WARMUP
+        # what the stage does with an iteration
+        self._take: Callable[[Iteration], None] = self._record
+        self._profiles = agent.config.mode == SessionMode.PROFILE
+        self._window: WindowRecorder | None = None  # from the end of the first iteration on
         self._began = 0.0
         self._alone = True
-        self._steps = agent.config.steps  # several ranks: as agreed; more, if the tuner asks for more
+        # several ranks: as agreed; more, if the tuner asks for more
+        self._steps = agent.config.steps
         self._agreed = False
-        self._greeted = False
-        self._fingerprint: dict[str, Any] = {}
-        self._failures: list[str] = []
         self._crashed = False
-        self._sent = False
-        self._profiler: Any = None
-        self._profiled = 0
-        self._module_ranges: list[ModuleRanges] = []
+        self._failures: list[str] = []
+        self._profiling: Profiling | None = None
+        self._watch: Watch | None = None
+        # what the record is made of
+        self._result: Window | None = None
+        self._fingerprint: dict[str, Any] = {}
         self._trace = ""
-        self._watch: Any = None
-        self._watched = False
         self._evidence: Evidence | None = None
         self._notes: dict[str, Any] = {}
         self._in_force: dict[str, Any] = {}
 
     def start(self) -> None:
         atexit.register(self._at_exit)
+        self.agent.patches.on_restore(lambda: atexit.unregister(self._at_exit))
 
-    def start_over(self) -> None:
+    def started_over(self) -> None:
         if self._window is not None:
             self._window.restart()
 
-    def on_evaluation(self) -> None:
-        if self._greeted and not self._sent:
+    def evaluated(self, entry: Entry, args: tuple[Any, ...]) -> None:
+        if self.stage not in (Stage.WARMUP, Stage.DONE):
             self.show_life()
 
     def on_crash(self) -> None:
         self._crashed = True
 
-    def on_iteration(self, iteration: Any) -> None:
-        agent, config = self.agent, self.agent.config
+    def iteration_ended(self, iteration: Iteration) -> None:
         if self._window is None:
-            with agent.own_time():
+            with self.agent.timer.own_time():
                 self._begin()
-        if agent.knobs.failure:
-            self._failures.append(agent.knobs.failure)
-            agent.knobs.failure = ""
-        if self._greeted:
+        if self.agent.knobs.failure:
+            self._failures.append(self.agent.knobs.take_failure())
+        if self.stage is not Stage.WARMUP:
             self.show_life()
-        if self._watch is not None:
-            self._go_on_watching(iteration)
-            return
-        if self._profiler is not None:
-            self._go_on_profiling()
-            return
-        assert self._window is not None
-        self._window.add(iteration)
-        agent.loss.end_step(keep=config.record_loss)
-        if not self._greeted and agent.iterations >= config.warmup_steps:
-            with agent.own_time():
-                self._greet()
-        if self._full():
-            with agent.own_time():
-                self._end_of_window()
+        self._take(iteration)
 
     # ------------------------------------------------------------------ the window
 
     def _begin(self) -> None:
         """The first iteration has ended: the window, opened late, covers it too."""
+        agent = self.agent
         self.startup_s = startup_s()
         self._began = perf_counter()
-        self._alone = world_size(self.agent.torch) == 1
-        self._window = WindowRecorder(self.agent, keep_interrupted=True)
+        self._alone = world_size(agent.torch) == 1
+        self._window = WindowRecorder(
+            agent.torch, agent.live.cuda, agent.loaders, agent.timer.finish, keep_interrupted=True
+        )
         self._window.open()
 
+    def _record(self, iteration: Iteration) -> None:
+        agent, config, window = self.agent, self.agent.config, self._window
+        assert window is not None
+        window.add(iteration)
+        agent.loss.end_step(keep=config.record_loss)
+        if self.stage is Stage.WARMUP and agent.state.iterations >= config.warmup_steps:
+            with agent.timer.own_time():
+                self._greet()
+        if self._full(window):
+            with agent.timer.own_time():
+                self._end_of_window(window)
+
     def _greet(self) -> None:
-        self._greeted = True
+        self.stage = Stage.RECORDING
         message = hello(self.agent)
         self._fingerprint = dict(message.fingerprint)
         self._in_force = in_force(self.agent)
         self.agent.channel.send(message)
 
-    def _full(self) -> bool:
-        """Ranks must end at the same step, so several of them look at no clock of their own: see :meth:`_agree`."""
-        assert self._window is not None
-        config, count, seconds = self.agent.config, len(self._window), perf_counter() - self._began
+    def _full(self, window: WindowRecorder) -> bool:
+        """Ranks must end at the same step, so several of them look at no clock of their own: see
+        :meth:`_agree`."""
+        config, count = self.agent.config, len(window)
         if not self._alone:
             if not self._agreed and count >= PACE_STEPS:
-                with self.agent.own_time():
-                    self._agree(count)
+                with self.agent.timer.own_time():
+                    self._agree(window)
             return count >= self._steps
+        seconds = perf_counter() - self._began
         if count >= config.max_steps or (config.max_seconds and seconds >= config.max_seconds):
             return True
         return count >= self._steps and seconds >= config.min_seconds
 
-    def _agree(self, count: int) -> None:
+    def _agree(self, window: WindowRecorder) -> None:
         """Tell the tuner this rank's pace and wait for the step at which all ranks end."""
-        assert self._window is not None
         self._agreed, config = True, self.agent.config
         if not (config.min_seconds or config.max_seconds) or self.agent.channel.closed:
             return
-        last = [i.wall_s for i in self._window.iterations()[-PACE_STEPS // 2 :]]
-        self.agent.channel.send(Pace(rank(self.agent.torch), count, median(last)))
+        last = [i.wall_s for i in window.iterations()[-PACE_STEPS // 2 :]]
+        self.agent.channel.send(Pace(rank(self.agent.torch), len(window), median(last)))
         extent = self.agent.channel.receive()
         self.stood_still()
         if isinstance(extent, Extent):
             self._steps = extent.steps
 
-    def _end_of_window(self) -> None:
-        assert self._window is not None
-        self._result = self._window.close()
-        self._in_force = in_force(self.agent)  # by now a loader that had to be found first is switched, too
-        if self.agent.config.mode == "profile":
+    def _end_of_window(self, window: WindowRecorder) -> None:
+        self._result = window.close()
+        # by now a loader that had to be found first is switched, too
+        self._in_force = in_force(self.agent)
+        if self._profiles:
             self._start_profiling()
         else:
             self._finish()
 
     def _finish(self) -> None:
-        """Send the record, then keep the job where it is until the tuner ends it, or asks for more iterations. A profile run is watched
-        before that."""
-        if self.agent.config.mode == "profile" and not self._watched and self.agent.config.watch_steps:
-            self._start_watching()
-            return
+        """Send the record, then keep the job where it is until the tuner ends it, or asks for more
+        iterations."""
         self._send(ended_early=False)
         further = self.agent.channel.receive()  # None: the tuner has closed the socket
         if isinstance(further, Extent):
-            self._steps, self._sent = further.steps, False
+            self._steps, self.stage, self._take = further.steps, Stage.RECORDING, self._record
             self.stood_still()
         else:
             self.agent.stop()
 
+    # ------------------------------------------------------------------ the profile
+
+    def _start_profiling(self) -> None:
+        # only here: what is timed pays nothing for it
+        from autotune_trials.agent.core.profiling import Profiling
+
+        self.stage, self._take = Stage.PROFILING, self._go_on_profiling
+        try:
+            self._profiling = Profiling(self.agent)
+            self._profiling.start()
+            if self._profiling.note:
+                self._notes["nvtx_modules"] = self._profiling.note
+        except Exception:
+            self._give_up_profile()
+
+    def _go_on_profiling(self, iteration: Iteration) -> None:
+        self.agent.loss.end_step(keep=False)
+        assert self._profiling is not None
+        try:
+            if not self._profiling.step():
+                return
+            with self.agent.timer.own_time():
+                self._trace = self._profiling.stop()
+        except Exception:
+            self._give_up_profile()
+            return
+        self._after_profile()
+
+    def _give_up_profile(self) -> None:
+        """A record without a trace is still a record."""
+        self._notes["profile"] = write_exception("profile").strip().splitlines()[-1]
+        if self._profiling is not None:
+            self._profiling.close_ranges()
+        self._after_profile()
+
+    def _after_profile(self) -> None:
+        # thousands of events: the collector would walk them, and the job pay for it
+        self._profiling = None
+        if self.agent.config.watch_steps:
+            self._start_watching()
+        else:
+            self._finish()
+
     # ------------------------------------------------------------------ the watched window
 
     def _start_watching(self) -> None:
-        from autotune_trials.agent.observers import Watch  # only here: what is timed pays nothing for it
+        # only here: what is timed pays nothing for it
+        from autotune_trials.agent.observers import Watch
 
-        self._watched = True
+        self.stage, self._take = Stage.WATCHING, self._go_on_watching
         try:
-            with self.agent.own_time():
-                self._profiler = None  # thousands of events: the collector would walk them, and the job pay for it
+            with self.agent.timer.own_time():
                 gc.collect()
                 self._watch = Watch(self.agent)
                 self._watch.begin()
@@ -177,10 +241,11 @@ class RecordMode(Mode):
             self._watch = None
             self._finish()
 
-    def _go_on_watching(self, iteration: Any) -> None:
+    def _go_on_watching(self, iteration: Iteration) -> None:
         self.agent.loss.end_step(keep=False)
+        assert self._watch is not None
         if self._watch.end_iteration(iteration):
-            with self.agent.own_time():
+            with self.agent.timer.own_time():
                 self._end_watching()
                 self._finish()
 
@@ -188,82 +253,21 @@ class RecordMode(Mode):
         if self._watch is not None:
             self._evidence, self._watch = self._watch.finish(), None
 
-    # ------------------------------------------------------------------ the profile
-
-    def _start_profiling(self) -> None:
-        from autotune_trials.measure.capture import CaptureWindow
-        from autotune_trials.measure.profiler import ProfileWindow
-        from autotune_trials.paths import SessionPaths
-
-        agent, config = self.agent, self.agent.config
-        path = SessionPaths(_path(config.directory)).trace(rank(agent.torch))
-        try:
-            self._profiler = CaptureWindow(agent.torch, agent.live.cuda) if config.capture else ProfileWindow(agent.torch, str(path), config.stacks)
-            self._profiler.start()
-            if not config.capture:
-                agent.clock.ranges = Several(agent.clock.ranges, ProfilerRanges(agent.torch))
-            self._draw_modules()
-        except Exception:
-            self._give_up_profile()
-
-    def _draw_modules(self) -> None:
-        """Ranges for the modules below what the job calls, for the length of the profiled window."""
-        agent, depth = self.agent, self.agent.config.nvtx_modules
-        if not depth or agent.clock.ranges is None:
-            return
-        if agent.own_compile or any(entry.compiled for entry in agent.live.entries):
-            self._notes["nvtx_modules"] = "the model is compiled: inside it there are no modules to draw"
-            return
-        roots = [entry.module for entry in agent.live.entries if entry.alive]
-        self._module_ranges = [ModuleRanges(agent.clock.ranges, root, depth) for root in roots]
-        if not any(ranges.names for ranges in self._module_ranges):
-            self._notes["nvtx_modules"] = "no module with children was seen called in training"
-
-    def _close_ranges(self) -> None:
-        """What was drawn for the profile ends with it."""
-        for drawn in self._module_ranges:
-            drawn.remove()
-        self._module_ranges = []
-        if self.agent.clock.ranges is not None:
-            self.agent.clock.ranges.close()
-            self.agent.clock.ranges = None
-
-    def _go_on_profiling(self) -> None:
-        agent = self.agent
-        agent.loss.end_step(keep=False)
-        try:
-            self._profiler.step()
-            self._profiled += 1
-            if self._profiled < agent.config.profile_steps:
-                return
-            with agent.own_time():
-                self._close_ranges()
-                self._trace = self._profiler.stop()
-        except Exception:
-            self._give_up_profile()
-            return
-        self._finish()
-
-    def _give_up_profile(self) -> None:
-        """A record without a trace is still a record."""
-        self._notes["profile"] = write_exception("profile").strip().splitlines()[-1]
-        self._close_ranges()
-        self._finish()
-
     # ------------------------------------------------------------------ the record
 
     def _send(self, ended_early: bool) -> None:
         agent, config = self.agent, self.agent.config
-        self._sent = True
-        gradient_norms, update_norms = agent.probe.norms()
+        assert self._result is not None
+        self.stage = Stage.DONE
+        gradient_norms, update_norms = agent.probe.norms.norms()
         iterations = self._window.iterations() if self._window is not None else []
         notes = {**self._notes, **compile_notes(agent.live.entries), "in_force": self._in_force}
-        if agent.live.lr_factor != 1.0:
-            notes["lr_factor"] = agent.live.lr_factor
-        if agent.live.scale_used is not None:
-            notes["loss_scale"] = agent.live.scale_used
-        if agent.probe.failure:
-            notes["probe"] = agent.probe.failure
+        if (factor := agent.live.get(LrFactor).factor) != 1.0:
+            notes["lr_factor"] = factor
+        if (scale := agent.live.get(AutocastControl).scale_used) is not None:
+            notes["loss_scale"] = scale
+        if agent.probe.norms.failure:
+            notes["probe"] = agent.probe.norms.failure
         if self._failures:
             notes["knob_failures"] = self._failures
         flush_output()
@@ -272,16 +276,23 @@ class RecordMode(Mode):
                 rank=rank(agent.torch),
                 window=self._result,
                 losses=tuple(agent.loss.values()) if config.record_loss else (),
-                samples_before=tuple(self._window.samples_before) if self._window is not None else (),
+                samples_before=tuple(self._window.samples_before)
+                if self._window is not None
+                else (),
                 gradient_norms=gradient_norms,
                 update_norms=update_norms,
-                gradient_sketch=agent.sketch.values(),
+                gradient_sketch=agent.probe.sketch.values(),
                 skipped=tuple(i.index for i in iterations if i.skipped),
                 fingerprint=self._fingerprint,
-                metrics={k: tuple(to_number(agent.torch, v) for _, v in told) for k, told in agent.metrics.items()},
-                metrics_at={k: tuple(at for at, _ in told) for k, told in agent.metrics.items()},
+                metrics={
+                    k: tuple(to_number(agent.torch, v) for _, v in told)
+                    for k, told in agent.metrics.told.items()
+                },
+                metrics_at={
+                    k: tuple(at for at, _ in told) for k, told in agent.metrics.told.items()
+                },
                 no_effect=self._no_effect(),
-                seeds_seen=agent.seeds_seen,
+                seeds_seen=agent.traits.seeds,
                 ended_early=ended_early,
                 trace=self._trace,
                 evidence=self._evidence,
@@ -295,7 +306,9 @@ class RecordMode(Mode):
         for choice in self.agent.config.knobs:
             failed = next((f for f in self._failures if f.startswith(f"{choice.name}:")), None)
             try:
-                reason = failed or self.agent.knobs.get(choice.name, choice.options).effect(self.agent.live, choice.value)
+                reason = failed or self.agent.knobs.get(choice.name, choice.options).effect(
+                    self.agent.live, choice.value
+                )
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
             if reason:
@@ -303,11 +316,14 @@ class RecordMode(Mode):
         return {**found, **self._no_effect_at_start()}
 
     def _no_effect_at_start(self) -> dict[str, str]:
-        """The same of what was set before this process started. Nothing is known of a knob that cannot be asked."""
+        """The same of what was set before this process started. Nothing is known of a knob that
+        cannot be asked."""
         found = {}
         for choice in self.agent.config.process_knobs:
             try:
-                reason = self.agent.knobs.get(choice.name, choice.options).effect(self.agent.live, choice.value)
+                reason = self.agent.knobs.get(choice.name, choice.options).effect(
+                    self.agent.live, choice.value
+                )
             except Exception:
                 write_exception(f"effect of {choice.name}")
                 continue
@@ -318,12 +334,13 @@ class RecordMode(Mode):
     def _at_exit(self) -> None:
         """The job ends by itself before the window is full."""
         agent = self.agent
-        if self._sent or self._crashed or agent.stopped or self._window is None or agent.pid != os.getpid():
+        ended = self.stage is Stage.DONE or self._crashed or agent.state.stopped
+        if ended or self._window is None or agent.pid != os.getpid():
             return
         try:
-            if not self._greeted:
+            if self.stage is Stage.WARMUP:
                 self._greet()
-            if not hasattr(self, "_result"):
+            if self._result is None:
                 self._result = self._window.close()
             self._end_watching()
             if not self._fingerprint:
@@ -334,15 +351,10 @@ class RecordMode(Mode):
 
 
 def flush_output() -> None:
-    """What the job has printed so far reaches its log: the tuner reads metrics from there once it has the record."""
+    """What the job has printed so far reaches its log: the tuner reads metrics from there once it
+    has the record."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except Exception:  # closed, replaced or None
             pass
-
-
-def _path(directory: str) -> Any:
-    from pathlib import Path
-
-    return Path(directory)

@@ -10,7 +10,8 @@
     on_batch(loader, batch, samples, wait_s, turnover_s)    ``turnover_s`` only for the first batch of a later epoch:
                                                             all the time lost at the turn; ``wait_s`` is then 0
     on_epoch_end(loader)                                    also where a stretched epoch begins again
-    on_fault(where, text)                                   if it exists
+    on_loader(loader, frame)                                one was built, called from ``frame``
+    on_fault(where, text)                                   trouble, which is put right already
 
 where ``loader`` is a ``TrackedLoader`` (``key``, ``training``). The training loader is the one whose batches are
 followed by backward. Another loader takes its place only after three batches of its own with backward in a row, so
@@ -26,9 +27,11 @@ import sys
 import traceback
 import weakref
 from time import perf_counter
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune_spaces.facts import LoaderFacts
+from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.dataloader.facts import (
     Settings,
     construction_spot,
@@ -44,27 +47,79 @@ from autotune_trials.agent.dataloader.iterator import iterator_class
 from autotune_trials.agent.dataloader.reader_meter import ReaderMeter, Spent
 from autotune_trials.agent.dataloader.tracked import TrackedLoader, TrainingLoader
 from autotune_trials.agent.dataloader.worker_ends import end_workers
+from autotune_trials.agent.patches import Patch, PatchSet
 from autotune_trials.protocol.messages import SessionConfig
 
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.entry_modules import Entry
+
 CREDITS_TO_TAKE_OVER = 3
+
+
+class LoaderEvents(Protocol):
+    """Who is told of batches: see the module's docstring."""
+
+    def on_loader(self, built: Any, frame: FrameType) -> None: ...
+
+    def on_batch_start(self, loader: TrackedLoader) -> None: ...
+
+    def on_batch(self, loader: TrackedLoader, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> None: ...
+
+    def on_epoch_end(self, loader: TrackedLoader) -> None: ...
+
+    def on_fault(self, where: str, text: str) -> None: ...
 
 
 class _NoEvents:
     """Listens to nothing: the hooks are gone, iterators of theirs may still run."""
 
-    def on_batch_start(self, loader: Any) -> None: ...
+    def on_loader(self, built: Any, frame: FrameType) -> None: ...
 
-    def on_batch(self, loader: Any, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> None: ...
+    def on_batch_start(self, loader: TrackedLoader) -> None: ...
 
-    def on_epoch_end(self, loader: Any) -> None: ...
+    def on_batch(self, loader: TrackedLoader, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> None: ...
+
+    def on_epoch_end(self, loader: TrackedLoader) -> None: ...
+
+    def on_fault(self, where: str, text: str) -> None: ...
+
+
+class Credit(Listener):
+    """Tells the hooks by what follows its batches which loader is trained on."""
+
+    def __init__(self, hooks: LoaderHooks) -> None:
+        self._hooks = hooks
+        self._looked_at = 0  # which batch met an evaluation
+        self._credited: Any = None  # mark of the iterator that was credited last, without doubts, and which pass of its loader
+        self._pass = 0
+
+    def evaluated(self, entry: Entry, args: tuple[Any, ...]) -> None:
+        self._looked_at = self._hooks.given
+
+    def other_evaluated(self) -> None:
+        self._looked_at = self._hooks.given
+
+    def backward_ended(self) -> None:
+        hooks = self._hooks
+        if hooks.given == hooks.credited:
+            return
+        doubtful = self._looked_at == hooks.given
+        last = hooks.last
+        if last is not None and last is self._credited and last[1].passes == self._pass and not doubtful:
+            hooks.credited = hooks.given  # as usual
+            return
+        hooks.credit_backward(doubtful)
+        self._credited = None if doubtful else hooks.training_mark
+        self._pass = last[1].passes if last is not None else 0
 
 
 class LoaderHooks:
     """Everything the DataLoader patches know, and the way to take them back. See the module's docstring."""
 
-    def __init__(self, data: Any, events: Any, config: SessionConfig) -> None:
+    def __init__(self, data: Any, events: LoaderEvents, config: SessionConfig) -> None:
         self.data = data
-        self.events: Any = events
+        self.events = events
+        self.patches = PatchSet()
         self.held = config.mode != "live"  # settings are held from the start; epochs end as they should
         self.selected = config.loader_key  # key of the family the settings are for
         self.overrides: dict[str, Any] = {}
@@ -78,7 +133,7 @@ class LoaderHooks:
         self.own_s = 0.0  # spent on the agent's account while the job waited for its batch
         self.closed = False
         self.last: tuple[Any, TrackedLoader] | None = None  # (iterator, loader) of the last batch
-        self.fresh = False  # a batch came since the last backward
+        self.given = self.credited = 0  # batches so far, and those of them that were there at the last backward
         self.asking: TrackedLoader | None = None
         self.training_state: TrackedLoader | None = None
         self.known_facts: LoaderFacts | None = None
@@ -94,7 +149,6 @@ class LoaderHooks:
         self._states: dict[int, TrackedLoader] = {}
         self._built: dict[str, int] = {}
         self._families: dict[Any, str] = {}
-        self._originals: list[tuple[Any, str, Any, Any]] = []
         self.original_get_iterator = data.DataLoader._get_iterator
 
     # -- what the agent asks and sets
@@ -103,6 +157,11 @@ class LoaderHooks:
     def training(self) -> TrainingLoader | None:
         """The training loader's control; None while there is none (with settings held from the start: always there)."""
         return self.control if self.held or self.training_state is not None else None
+
+    @property
+    def training_mark(self) -> Any:
+        """Of the iterator that the latest batch came from, if that is the one trained on."""
+        return self.last if self.last is not None and self.last[0] is self._training_iterator else None
 
     def facts(self) -> LoaderFacts | None:
         return self.known_facts
@@ -183,9 +242,9 @@ class LoaderHooks:
         ``doubtful``: that batch has met an evaluation before. It may have been fetched for that alone, by a job that trains without
         a DataLoader; where it happens again and again, it is a teacher that looks at it first.
         """
-        if not self.fresh or self.last is None:
+        if self.given == self.credited or self.last is None:
             return
-        self.fresh = False
+        self.credited = self.given
         self._doubts = self._doubts + 1 if doubtful else 0
         if 0 < self._doubts < CREDITS_TO_TAKE_OVER:
             return
@@ -310,12 +369,6 @@ class LoaderHooks:
                 return state.site, state.spot
         return None
 
-    def notice(self, loader: Any, frame: Any) -> None:
-        """Tell the listener that ``loader`` was built, called from ``frame``."""
-        listener = getattr(self.events, "on_loader", None)
-        if listener is not None:
-            listener(loader, frame)
-
     # -- trouble
 
     def fault(self, where: str) -> None:
@@ -323,12 +376,10 @@ class LoaderHooks:
         self.report(where, traceback.format_exc())
 
     def report(self, where: str, text: str) -> None:
-        listener = getattr(self.events, "on_fault", None)
-        if listener is not None:
-            try:
-                listener(where, text)
-            except Exception:
-                pass
+        try:
+            self.events.on_fault(where, text)
+        except Exception:
+            pass
 
     def refuse(self, state: TrackedLoader, want: Settings) -> None:
         """``want`` could not be built: report it, and leave this loader at the job's own settings."""
@@ -342,10 +393,6 @@ class LoaderHooks:
 
     # -- patches
 
-    def patch(self, owner: Any, name: str, wrapper: Any) -> None:
-        self._originals.append((owner, name, getattr(owner, name), wrapper))
-        setattr(owner, name, wrapper)
-
     def uninstall(self) -> None:
         """Take every patch back. Iterators still in use go back to the job's own settings at their next batch."""
         if self.closed:
@@ -354,10 +401,7 @@ class LoaderHooks:
         self.overrides.clear()
         self.version += 1
         self.events = _NoEvents()
-        for owner, name, original, ours in reversed(self._originals):
-            if getattr(owner, name) is ours:  # another's patch on top stays; ours below it passes everything on
-                setattr(owner, name, original)
-        self._originals.clear()
+        self.patches.restore_all()
         for state in list(self._states.values()):
             idle, state.idle = state.idle, None
             end_workers(idle)
@@ -367,66 +411,72 @@ class LoaderHooks:
                 self._hold_batch_size(state, loader)
 
 
-def install(data_module: Any, events: Any, config: SessionConfig) -> LoaderHooks:
+def install(data_module: Any, events: LoaderEvents, config: SessionConfig) -> LoaderHooks:
     """Hook ``torch.utils.data.dataloader``. See the module's docstring for ``events``."""
     hooks = LoaderHooks(data_module, events, config)
-    loader_class, worker = data_module.DataLoader, data_module._utils.worker
-    original_init, original_get = loader_class.__init__, loader_class._get_iterator
+    worker, patches = data_module._utils.worker, hooks.patches
     switchable = iterator_class(data_module)
 
-    @functools.wraps(original_init)  # Lightning builds loaders anew from this signature
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original_init(self, *args, **kwargs)
-        if hooks.closed:
-            return
-        try:
-            spot = construction_spot(self, sys._getframe(1))
-            hooks.track(self, site_of(spot), spot)
-            hooks.notice(self, sys._getframe(1))
-        except Exception:
-            hooks.fault("DataLoader.__init__")
-
-    __init__.__signature__ = inspect.signature(original_init)  # type: ignore[attr-defined]
-
-    @functools.wraps(original_get)
-    def _get_iterator(self: Any) -> Any:
-        if hooks.closed or worker._worker_info is not None:
-            return original_get(self)
-        try:
-            return switchable(hooks, hooks.state_of(self), self)
-        except Exception:
-            trouble = traceback.format_exc()
-        iterator = original_get(self)  # an error of the job's own comes again here, as the job would see it
-        hooks.report("DataLoader._get_iterator", trouble)
-        return iterator
-
-    hooks.patch(loader_class, "__init__", __init__)
-    hooks.patch(loader_class, "_get_iterator", _get_iterator)
-    original_create = data_module._DatasetKind.create_fetcher
-
-    @functools.wraps(original_create)
-    def create_fetcher(*args: Any, **kwargs: Any) -> Any:
-        fetcher = original_create(*args, **kwargs)
-        if hooks.metering is not None:  # in a forked worker it stays what it was when the source was built
+    def make_init(patch: Patch, original: Any) -> Any:
+        @functools.wraps(original)  # Lightning builds loaders anew from this signature
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            if not patch.active:
+                return
             try:
-                hooks.metering.attach(fetcher, worker._worker_info)
+                spot = construction_spot(self, sys._getframe(1))
+                hooks.track(self, site_of(spot), spot)
+                hooks.events.on_loader(self, sys._getframe(1))
             except Exception:
-                pass  # in a worker there is nobody to tell
-        return fetcher
+                hooks.fault("DataLoader.__init__")
 
-    hooks.patch(data_module._DatasetKind, "create_fetcher", create_fetcher)
-    original_info = worker.get_worker_info
+        __init__.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+        return __init__
 
-    @functools.wraps(original_info)
-    def get_worker_info() -> Any:
-        if hooks.asking is not None:
-            asker = sys._getframe(1).f_globals.get("__name__", "")
-            if not asker.startswith("torch.utils.data._utils"):  # default_collate asks as well
-                hooks.asking.asked_worker_info = True
-        return original_info()
+    def make_get_iterator(patch: Patch, original: Any) -> Any:
+        @functools.wraps(original)
+        def _get_iterator(self: Any) -> Any:
+            if not patch.active or worker._worker_info is not None:
+                return original(self)
+            try:
+                return switchable(hooks, hooks.state_of(self), self)
+            except Exception:
+                trouble = traceback.format_exc()
+            iterator = original(self)  # an error of the job's own comes again here, as the job would see it
+            hooks.report("DataLoader._get_iterator", trouble)
+            return iterator
 
+        return _get_iterator
+
+    def make_create_fetcher(patch: Patch, original: Any) -> Any:
+        @functools.wraps(original)
+        def create_fetcher(*args: Any, **kwargs: Any) -> Any:
+            fetcher = original(*args, **kwargs)
+            if hooks.metering is not None:  # in a forked worker it stays what it was when the source was built
+                try:
+                    hooks.metering.attach(fetcher, worker._worker_info)
+                except Exception:
+                    pass  # in a worker there is nobody to tell
+            return fetcher
+
+        return create_fetcher
+
+    def make_get_worker_info(patch: Patch, original: Any) -> Any:
+        @functools.wraps(original)
+        def get_worker_info() -> Any:
+            if hooks.asking is not None:
+                asker = sys._getframe(1).f_globals.get("__name__", "")
+                if not asker.startswith("torch.utils.data._utils"):  # default_collate asks as well
+                    hooks.asking.asked_worker_info = True
+            return original()
+
+        return get_worker_info
+
+    patches.add("DataLoader.__init__", data_module.DataLoader, "__init__", make_init)
+    patches.add("DataLoader._get_iterator", data_module.DataLoader, "_get_iterator", make_get_iterator)
+    patches.add("create_fetcher", data_module._DatasetKind, "create_fetcher", make_create_fetcher)
     public = data_module.torch.utils.data
-    if getattr(public, "get_worker_info", None) is original_info:
-        hooks.patch(public, "get_worker_info", get_worker_info)
-    hooks.patch(worker, "get_worker_info", get_worker_info)
+    if getattr(public, "get_worker_info", None) is worker.get_worker_info:
+        patches.add("data.get_worker_info", public, "get_worker_info", make_get_worker_info)
+    patches.add("worker.get_worker_info", worker, "get_worker_info", make_get_worker_info)
     return hooks

@@ -20,13 +20,17 @@ import os
 import weakref
 from collections import deque
 from time import perf_counter as clock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.dataloader.facts import Settings, is_iterable, rebatches
 from autotune_trials.agent.dataloader.index_stream import IndexStream
 from autotune_trials.agent.dataloader.rng_streams import EpochSeeds, SeededFetcher, workers_find_us
 from autotune_trials.agent.dataloader.worker_ends import end_half_started, end_workers, ended_or_too_many
 from autotune_trials.agent.loop.batches import bytes_of, copy_batch, samples_of, weight_of
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.dataloader.hooks import LoaderHooks
+    from autotune_trials.agent.dataloader.tracked import TrackedLoader
 
 CACHED_BATCHES = 8
 CACHED_BYTES = 512 * 2**20  # fewer are kept if they are large
@@ -39,7 +43,7 @@ def iterator_class(data: Any) -> type:
     """SwitchableIterator for ``data``, the module torch.utils.data.dataloader. Made late: no torch at import time."""
 
     class SwitchableIterator(data._BaseDataLoaderIter):
-        def __init__(self, hooks: Any, state: Any, loader: Any) -> None:  # torch's own is not called: the source is one
+        def __init__(self, hooks: LoaderHooks, state: TrackedLoader, loader: Any) -> None:  # torch's own is not called: the source is one
             self._hooks = hooks
             self._state = state
             self._source: Any = None
@@ -74,8 +78,8 @@ def iterator_class(data: Any) -> type:
             if batch is _END:
                 return self._turn(asked)
             wait_s = clock() - asked
-            hooks.last = self._mark
-            hooks.fresh = True
+            state.mark = hooks.last = self._mark
+            hooks.given += 1
             try:
                 hooks.events.on_batch(state, batch, self._samples(batch), wait_s, None)
             except Exception:
@@ -160,8 +164,8 @@ def iterator_class(data: Any) -> type:
 
         def _give(self, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> Any:
             hooks = self._hooks
-            hooks.last = self._mark
-            hooks.fresh = True
+            self._state.mark = hooks.last = self._mark
+            hooks.given += 1
             try:
                 hooks.events.on_batch(self._state, batch, samples, wait_s, turnover_s)
             except Exception:

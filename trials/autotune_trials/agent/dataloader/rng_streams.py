@@ -20,9 +20,12 @@ import hashlib
 import os
 import sys
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.snapshots.random_streams import give_streams_back, keep_streams, seed_streams
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.dataloader.hooks import LoaderHooks
 
 _MIX = 0x9E3779B97F4A7C15  # the golden ratio, as in splitmix64
 
@@ -63,7 +66,7 @@ class SeededFetcher:
     look slower than it is.
     """
 
-    def __init__(self, fetcher: Any, stream: Any, hooks: Any) -> None:
+    def __init__(self, fetcher: Any, stream: Any, hooks: LoaderHooks) -> None:
         self._fetcher, self._stream, self._hooks = fetcher, stream, hooks
 
     def fetch(self, indices: Any) -> Any:

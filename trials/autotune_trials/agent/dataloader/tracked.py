@@ -28,6 +28,7 @@ class TrackedLoader:
         self.idle: Any = None  # a source with workers that a knob made persistent
         self.idle_state: Any = None
         self.batch = (0, 0)  # (bytes, tensors) of one of its batches
+        self.mark: Any = (lambda: None, self)  # (weak, self) of the iterator that its latest batch came from
         self.passes = 0  # epochs started
         self.end_s = 0.0  # waited for the end of the last one
         self.seed = 0  # of the last source
@@ -38,6 +39,17 @@ class TrackedLoader:
     @property
     def training(self) -> bool:
         return self.hooks.training_state is self
+
+    @property
+    def is_other(self) -> bool:
+        """Another loader than the one trained on, as far as that is known; one that is built anew for every epoch is the same."""
+        known = self.hooks.training_state
+        return known is not None and known is not self and self.key != known.key
+
+    def ahead(self, count: int) -> list[Any]:
+        """The next ``count`` batches of the iterator in use, fetched now; fewer at the end of its epoch."""
+        iterator = self.mark[0]()
+        return iterator.ahead(count) if iterator is not None else []
 
     def take_idle(self, template: Any) -> Any:
         """The idle source, if its workers still hold the dataset as it is now. The caller closes it or uses it."""

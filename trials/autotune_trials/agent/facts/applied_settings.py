@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from autotune_trials.agent.controls.autocast import AutocastControl
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
 
-def in_force(agent: Any) -> dict[str, Any]:
+def in_force(agent: Agent) -> dict[str, Any]:
     """As JSON data: the loader that feeds training (None: there is none), threads, optimizers, autocast, compiled graphs."""
-    live, hooks = agent.live, agent.loader_hooks
+    live, autocast = agent.live, agent.live.get(AutocastControl).region
     return {
-        "loader": hooks.source_in_force() if hooks is not None else None,
+        "loader": agent.loaders.source_in_force(),
         "intra_op_threads": int(agent.torch.get_num_threads()),
         "optimizers": [_implementation(optimizer) for optimizer in live.optimizers],
-        "autocast": "off" if live.autocast.dtype is None else str(live.autocast.dtype).removeprefix("torch."),
-        "autocast_regions": live.autocast.entered,
+        "autocast": "off" if autocast.dtype is None else str(autocast.dtype).removeprefix("torch."),
+        "autocast_regions": autocast.entered,
         "compiled_graphs": sum(entry.compiled_graphs() for entry in live.entries if entry.compiled),
     }
 

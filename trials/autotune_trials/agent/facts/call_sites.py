@@ -12,12 +12,17 @@ import sys
 import weakref
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotune_spaces.sites import BackwardSite, BuiltSite, ForwardSite, JobSites, SettingSite, SourceCall
 from autotune_trials.agent.bootstrap import log
+from autotune_trials.agent.core.events import Events, Listener
 from autotune_trials.agent.dataloader.facts import construction_frame
 from autotune_trials.agent.facts.source_calls import Sources, Spot, spots
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.entry_modules import Entry
+    from autotune_trials.agent.core.agent import Agent
 
 MOST = 32  # different calls of one sort; a job with more is not one that a patch could be written for
 
@@ -52,11 +57,11 @@ def guarded(method: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-class SiteRecorder:
+class SiteRecorder(Listener):
     """One a process. ``open`` until the facts are asked for; in sessions that are not asked it never is."""
 
-    def __init__(self, torch: Any, wanted: bool) -> None:
-        self.open = wanted
+    def __init__(self, torch: Any, events: Events, wanted: bool) -> None:
+        self.open, self._events = wanted, events
         self._torch = torch
         self._torch_directory = os.path.join(os.path.dirname(torch.__file__), "")
         self._root = os.getcwd() if wanted else ""
@@ -73,24 +78,26 @@ class SiteRecorder:
     # ------------------------------------------------------------------ what the job does
 
     @guarded
-    def on_loader(self, built: Any, frame: FrameType) -> None:
-        spot = self._construction(built, frame)
+    def loader_built(self, loader: Any, frame: FrameType) -> None:
+        spot = self._construction(loader, frame)
         if spot is not None:
-            dataset = built.dataset
+            dataset = loader.dataset
             self._loaders = [b for b in self._loaders if b.reference() is not None or b.dataset is not None][-256:]
-            self._loaders.append(Built(weakref.ref(built), type(built), spot, id(dataset), _weak(dataset), None))
+            self._loaders.append(Built(weakref.ref(loader), type(loader), spot, id(dataset), _weak(dataset), None))
 
     @guarded
-    def on_optimizer(self, built: Any, frame: FrameType) -> None:
-        spot = self._construction(built, frame)
+    def optimizer_built(self, optimizer: Any, frame: FrameType) -> None:
+        spot = self._construction(optimizer, frame)
         if spot is not None:
-            lr = built.defaults.get("lr")
-            uniform = isinstance(lr, float | int) and all(g.get("lr") == lr for g in built.param_groups)
+            lr = optimizer.defaults.get("lr")
+            uniform = isinstance(lr, float | int) and all(g.get("lr") == lr for g in optimizer.param_groups)
             self._optimizers = [b for b in self._optimizers if b.reference() is not None]
-            self._optimizers.append(Built(weakref.ref(built), type(built), spot, 0, None, float(lr) if uniform else None))
+            self._optimizers.append(Built(weakref.ref(optimizer), type(optimizer), spot, 0, None, float(lr) if uniform else None))
 
     @guarded
-    def on_forward(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> None:
+    def module_called(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        entry.note_shapes(args, kwargs)
+        module, frame = entry.module, sys._getframe(1)
         stack = spots(frame, self._torch_directory)
         if not stack:  # called by a thread of torch's own: computed again for the backward pass
             return
@@ -102,14 +109,14 @@ class SiteRecorder:
             self._first = list(self._forwards).index(key)
 
     @guarded
-    def on_backward(self, frame: FrameType) -> None:
-        stack, first, self._first = spots(frame, self._torch_directory), self._first, -1
+    def backward_started(self, tensors: Any, gradients: Any) -> None:
+        stack, first, self._first = spots(sys._getframe(1), self._torch_directory), self._first, -1
         if stack and len(self._backwards) < MOST:
             self._backwards.setdefault((_key(stack), first), (stack, first))
 
     @guarded
-    def on_step(self, frame: FrameType) -> None:
-        self._note(self._steps, frame)
+    def step_started(self, optimizer: Any) -> None:
+        self._note(self._steps, sys._getframe(1))
 
     @guarded
     def on_transfer(self, frame: FrameType) -> None:
@@ -136,10 +143,11 @@ class SiteRecorder:
 
     # ------------------------------------------------------------------ what is told
 
-    def facts(self, agent: Any) -> JobSites:
+    def facts(self, agent: Agent) -> JobSites:
         """The sites seen until the first call of this; recording ends with it."""
         if self.open:
             self.open = False
+            self._events.forget(self)
             try:
                 self._facts = self._gather(agent)
             except Exception:
@@ -147,7 +155,7 @@ class SiteRecorder:
             self._loaders, self._optimizers = [], []
         return self._facts
 
-    def _gather(self, agent: Any) -> JobSites:
+    def _gather(self, agent: Agent) -> JobSites:
         from autotune_trials.agent.observers.places import Places
 
         sources = Sources(self._root, Places(self._torch).own)
@@ -163,9 +171,9 @@ class SiteRecorder:
             settings=tuple(SettingSite(name, sources.call(stack[0])) for name, stack in self._settings.values() if stack),
         )
 
-    def _loader(self, agent: Any, sources: Sources) -> BuiltSite | None:
+    def _loader(self, agent: Agent, sources: Sources) -> BuiltSite | None:
         """The training loader; where a library made it of one that the job had built (accelerate, Lightning), that one."""
-        state = agent.loader_hooks.training_state if agent.loader_hooks is not None else None
+        state = agent.loaders.training_state if agent.loaders is not None else None
         mine = next((b for b in self._loaders if state is not None and b.reference is state.identity), None)
         if mine is None:
             return None

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap.log import write_exception
+from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.loop.loss import Scalar, read_scalars
 from autotune_trials.agent.snapshots import off_heap
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.live_job import LiveJobControl
+    from autotune_trials.agent.core.iteration import Iteration
 
 BUCKETS = 1024
 SKETCHED = 2**22  # gradient elements looked at: a fixed subset of larger models
@@ -32,6 +37,43 @@ def _ends_probe(method: Any) -> Any:
             self._before = self._changes = []
 
     return guarded
+
+
+class Probe(Listener):
+    """Listens during the first steps, and no longer."""
+
+    def __init__(self, live: LiveJobControl, steps: int) -> None:
+        """``steps``: to be probed; 0: none."""
+        self._live = live
+        self.norms = NormProbe(live.torch, steps)
+        self.sketch = GradientSketch(live.torch, wanted=steps > 0)
+
+    @property
+    def wanted(self) -> bool:
+        """There are steps left to be probed."""
+        return self.norms.left > 0 or self.sketch.wanted
+
+    def backward_ended(self) -> None:
+        if self.norms.left:
+            self.norms.after_backward(self._live.parameters())
+        if self.sketch.wanted and not (self._live.state.in_step and self.sketch.taken):  # of a closure's gradients, the first
+            self.sketch.take(self._live.parameters())
+
+    def step_started(self, optimizer: Any) -> None:
+        if self.norms.left:
+            self.norms.before_step(optimizer)
+
+    def step_ended(self, optimizer: Any, ends_iteration: bool) -> None:
+        if self.norms.left:
+            self.norms.after_step()
+
+    def iteration_ended(self, iteration: Iteration) -> None:
+        if self.norms.left:
+            self.norms.end_step()
+        if self.sketch.wanted:
+            self.sketch.end_step(iteration.skipped)
+        if not self.wanted:
+            self._live.events.forget(self)
 
 
 class NormProbe:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_spaces.facts import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts, ProcessFacts
+from autotune_trials.agent.controls.attention import AttentionControl
 from autotune_trials.agent.controls.regional import repeated_blocks
 from autotune_trials.agent.controls.separability import drops
 from autotune_trials.agent.facts.job_settings import own_settings
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.entry_modules import Entry
+    from autotune_trials.agent.controls.live_job import LiveJobControl
+    from autotune_trials.agent.controls.optimizers import OptimizerControl
+    from autotune_trials.agent.core.agent import Agent
 
 # Settings of a param group that choose an implementation, not a computation.
 IMPLEMENTATION_SETTINGS = ("params", "foreach", "fused", "capturable", "differentiable", "initial_lr", "param_names")
@@ -50,37 +57,37 @@ def startup_s() -> float:
         return 0.0
 
 
-def job_facts(agent: Any) -> JobFacts:
+def job_facts(agent: Agent) -> JobFacts:
     """The job as the agent has seen it so far. Called at the end of warm-up, before any knob is touched."""
     torch, live = agent.torch, agent.live
-    loader: LoaderFacts | None = agent.loader_hooks.facts() if agent.loader_hooks is not None else None
-    counted = agent.samples.counted and agent.iterations > 0
+    loader: LoaderFacts | None = agent.loaders.facts()
+    counted = agent.samples.counted and agent.state.iterations > 0
     return JobFacts(
         pid=os.getpid(),
         device=live.device or "cpu",
         loader=loader,
         optimizers=tuple(_optimizer(c) for c in live.controls),
         models=tuple(_model(torch, e) for e in live.entries),
-        own_autocast=agent.own_autocast,
-        own_scaler=agent.own_scaler,
-        own_compile=agent.own_compile or _own_graphs(agent),
-        double_backward=agent.double_backward,
+        own_autocast=agent.traits.autocast,
+        own_scaler=agent.traits.scaler,
+        own_compile=agent.traits.compiles or _own_graphs(agent),
+        double_backward=agent.traits.double_backward,
         matmul_precision=_matmul_precision(torch),
         cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
         cudnn_benchmark_limit=_benchmark_limit(torch),
         intra_op_threads=torch.get_num_threads(),
         backwards_per_step=_backwards_per_step(agent),
-        manual=agent.manual,
+        manual=agent.state.manual,
         world_size=world_size(torch),
         backend=backend(torch),
-        samples_per_step=agent.samples.total / agent.iterations if counted else 1.0,
+        samples_per_step=agent.samples.total / agent.state.iterations if counted else 1.0,
         sample_unit="samples" if counted else "iterations",
-        compares_samples=agent.compares_samples,
-        attention=tuple(sorted(live.attention.seen or ())),
+        compares_samples=agent.traits.compares_samples,
+        attention=tuple(sorted(live.get(AttentionControl).attention.seen or ())),
         mixture=agent.consumption.mixture,
         ddp=live.built.facts(),
         sharded=any(_is_sharded(m) for e in live.entries for m in e.module.modules()),
-        own_settings={**own_settings(live), **agent.own_settings, **_own_channels_last(live)},
+        own_settings={**own_settings(live), **agent.traits.settings, **_own_channels_last(live)},
         sites=agent.sites.facts(agent),
         process=process_facts(),
     )
@@ -101,14 +108,14 @@ def process_facts() -> ProcessFacts:
         return ProcessFacts()
 
 
-def _backwards_per_step(agent: Any) -> float:
+def _backwards_per_step(agent: Agent) -> float:
     """From the end of the first iteration on: what comes before may lack a part (GANs step several times)."""
-    if agent.iterations < 2:
-        return float(agent.backwards)
-    return float((agent.backwards - agent.backwards_at_first) / (agent.iterations - 1))
+    if agent.state.iterations < 2:
+        return float(agent.state.backwards)
+    return float((agent.state.backwards - agent.state.backwards_at_first) / (agent.state.iterations - 1))
 
 
-def fingerprint(agent: Any) -> dict[str, Any]:
+def fingerprint(agent: Agent) -> dict[str, Any]:
     """Settings that must not change unless a knob declared it, as JSON data.
 
     Delayed effects (weight decay × 10 shows nothing in the loss for a long while) are caught here, not by the loss.
@@ -116,7 +123,7 @@ def fingerprint(agent: Any) -> dict[str, Any]:
     live = agent.live
     modules = [m for e in live.entries for m in e.module.modules()]
     parameters = live.parameters()
-    loader = agent.loader_hooks.facts() if agent.loader_hooks is not None else None
+    loader = agent.loaders.facts()
     return {
         "optimizers": [_settings(o) for o in live.optimizers],
         "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
@@ -126,17 +133,17 @@ def fingerprint(agent: Any) -> dict[str, Any]:
         "modules_in_training": sum(m.training for m in modules),
         "modules_in_evaluation": sum(not m.training for m in modules),
         "dropout": [float(m.p) for m in modules if "Dropout" in type(m).__name__ and isinstance(getattr(m, "p", None), (int, float))],
-        "loss_modules": sorted(agent.loss_modules),
-        "scaler": agent.own_scaler,
+        "loss_modules": sorted(agent.traits.loss_modules),
+        "scaler": agent.traits.scaler,
         "sampler": _sampler(agent),
         "dataset": loader.dataset if loader is not None else "",
         "drop_last": loader.drop_last if loader is not None else False,
     }
 
 
-def _sampler(agent: Any) -> str:
+def _sampler(agent: Agent) -> str:
     """Class of the training loader's sampler."""
-    state = getattr(agent.loader_hooks, "training_state", None)
+    state = agent.loaders.training_state
     loader = state.loader() if state is not None else None
     return type(loader.sampler).__name__ if loader is not None else ""
 
@@ -146,7 +153,7 @@ def loss_module(module: Any) -> str:
     return f"{type(module).__name__}({module.reduction})"
 
 
-def _optimizer(control: Any) -> OptimizerFacts:
+def _optimizer(control: OptimizerControl) -> OptimizerFacts:
     optimizer = control.optimizer
     return OptimizerFacts(
         name=type(optimizer).__name__,
@@ -157,7 +164,7 @@ def _optimizer(control: Any) -> OptimizerFacts:
     )
 
 
-def _model(torch: Any, entry: Any) -> ModelFacts:
+def _model(torch: Any, entry: Entry) -> ModelFacts:
     module = entry.module
     shown = getattr(module, "_orig_mod", module)  # the job's own torch.compile(model)
     kinds = [type(m).__name__ for m in module.modules()]
@@ -217,7 +224,7 @@ def _count(words: Any) -> dict[str, int]:
     return counts
 
 
-def _own_channels_last(live: Any) -> dict[str, str]:
+def _own_channels_last(live: LiveJobControl) -> dict[str, str]:
     """The job's own ``model.to(memory_format=torch.channels_last)``, told by how its weights lie."""
     layout = live.torch.channels_last
     for entry in live.entries:
@@ -227,7 +234,7 @@ def _own_channels_last(live: Any) -> dict[str, str]:
     return {}
 
 
-def _own_graphs(agent: Any) -> bool:
+def _own_graphs(agent: Agent) -> bool:
     """Dynamo has compiled something although no knob asked for it."""
     utils = sys.modules.get("torch._dynamo.utils")
     if utils is None or agent.knobs.held:

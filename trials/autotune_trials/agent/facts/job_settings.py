@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING
 
 from autotune_spaces.topology import as_list
 from autotune_trials.agent.controls import collector
+from autotune_trials.agent.controls.collector import GcControl
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.live_job import LiveJobControl
 
 # Variables with which a job sets by itself what a knob would set.
 VARIABLES = (
@@ -16,11 +20,11 @@ VARIABLES = (
 )  # fmt: skip
 
 
-def own_settings(live: Any) -> dict[str, str]:
+def own_settings(live: LiveJobControl) -> dict[str, str]:
     """Name -> value, of what is set. Asked for before any live knob is switched; process knobs show as the job's own."""
     found = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
     if hasattr(os, "sched_getaffinity"):
         found["cpus"] = as_list(os.sched_getaffinity(0))
-    if not live.collector.changed and (call := collector.own_setting()):
+    if not live.get(GcControl).collector.changed and (call := collector.own_setting()):
         found["gc"] = call
     return found

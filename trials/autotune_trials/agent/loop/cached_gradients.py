@@ -15,9 +15,13 @@ from __future__ import annotations
 
 import enum
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap.log import write_exception
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.loop_state import LoopState
 
 ITERATIONS, BACKWARDS = 3, 300  # until then a job has shown whether it caches gradients
 NODES = 20_000  # looked at in one graph; a node takes about 1 µs
@@ -37,9 +41,9 @@ class Value(enum.Enum):
 class CachedGradients:
     """Asked at every backward call of the job's."""
 
-    def __init__(self, torch: Any, agent: Any) -> None:
-        self._torch, self._agent = torch, agent
-        self.seen = False
+    def __init__(self, torch: Any, state: LoopState, parameters: Callable[[], list[Any]]) -> None:
+        """``parameters``: tells what is trained."""
+        self._torch, self._state, self._parameters = torch, state, parameters
         self.under_way = False  # backward has ended in something else than parameters, and the iteration goes on
         self._ends: list[Any] = []  # such tensors, while backward runs
         self._gradients: list[weakref.ref[Any]] = []  # that it left in them; the job may keep these alone
@@ -56,14 +60,15 @@ class CachedGradients:
 
     def judge(self, tensors: Any, gradients: Any) -> Value:
         """``backward`` is called on ``tensors`` with ``gradients`` for them or None."""
-        if not self.seen and (self._agent.iterations >= ITERATIONS or self._agent.backwards >= BACKWARDS):
+        state = self._state
+        if not state.caches_gradients and (state.iterations >= ITERATIONS or state.backwards >= BACKWARDS):
             return Value.LOSS
         try:
             value = self._judged(tensors, gradients)
         except Exception:  # what autograd shows of its graph is not promised
             write_exception("looking for cached gradients")
             return Value.LOSS
-        self.seen = self.seen or value is not Value.LOSS
+        state.caches_gradients = state.caches_gradients or value is not Value.LOSS
         return value
 
     def _judged(self, tensors: Any, gradients: Any) -> Value:
@@ -73,7 +78,7 @@ class CachedGradients:
         if kept and (any(_storage(g) in kept for g in given if g is not None) or any(_multiplies(root.grad_fn, kept) for root in roots)):
             return Value.CARRIED
         leaves = _leaves(roots)
-        parameters = {id(p) for p in self._agent.live.parameters()}
+        parameters = {id(p) for p in self._parameters()}
         others = [leaf for leaf in leaves if id(leaf) not in parameters and not isinstance(leaf, self._torch.nn.Parameter)]
         if self.under_way and others and len(others) == len(leaves) and all(leaf.numel() == 1 for leaf in others):
             return Value.TOTAL

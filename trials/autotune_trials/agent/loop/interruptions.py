@@ -14,9 +14,13 @@ from __future__ import annotations
 
 from collections import deque
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING
 
 from autotune_trials.measure.clock import AWAY, DATA, Mark
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.loop_state import LoopState
+    from autotune_trials.agent.loop.timer import Timer
 
 USUAL_SHARE = 0.5  # what happens in more iterations than this is part of training, not an interruption
 EXCESS = 4.0  # times the usual number in one iteration is something else
@@ -26,49 +30,49 @@ REMEMBERED = 31  # iterations that say what the usual number is
 class Habit:
     """One thing that is not training, counted by iterations: is it usual, and is it as often as usual?"""
 
-    def __init__(self, agent: Any) -> None:
-        self._agent = agent
-        self._now = 0  # times in the running iteration
+    def __init__(self, state: LoopState) -> None:
+        self._state = state
+        self.now = 0  # times in the running iteration
         self._iterations = 0  # in which it happened
         self._counts: deque[int] = deque(maxlen=REMEMBERED)
         self._most = float("inf")  # times an iteration that are no more than usual
 
     @property
     def usual(self) -> bool:
-        return self._iterations > USUAL_SHARE * max(1, self._agent.iterations)
+        return self._iterations > USUAL_SHARE * max(1, self._state.iterations)
 
     @property
     def in_bounds(self) -> bool:
         """What has happened so far is part of training."""
-        return self.usual and self._now <= self._most
+        return self.usual and self.now <= self._most
 
     def note(self, times: int = 1) -> None:
-        self._now += times
+        self.now += times
 
     def forget(self) -> None:
         """In the running iteration it was something else."""
-        self._now = 0
+        self.now = 0
 
     def end_iteration(self) -> bool:
-        """Whether what happened in the iteration interrupted it."""
-        if not self._now:
-            return False
+        """It happened in the iteration. Whether that interrupted it."""
         self._iterations += 1
         interrupted = not self.in_bounds
-        self._counts.append(self._now)
-        self._now, self._most = 0, EXCESS * median(self._counts)
+        self._counts.append(self.now)
+        self.now, self._most = 0, EXCESS * median(self._counts)
         return interrupted
 
 
 class Interruptions:
     """Of the running iteration, and what is usual in this job."""
 
-    def __init__(self, agent: Any) -> None:
-        self._agent = agent
-        self._looks = Habit(agent)  # calls without gradients beside the training of a batch
-        self._evaluated = Habit(agent)  # batches that met nothing else
-        self._others = Habit(agent)  # batches of another loader
-        self._calls = 0  # without gradients, since training was last seen
+    def __init__(self, state: LoopState, timer: Timer) -> None:
+        self._state, self._timer = state, timer
+        self._looks = Habit(state)  # calls without gradients beside the training of a batch
+        self._evaluated = Habit(state)  # batches that met nothing else
+        self._others = Habit(state)  # batches of another loader
+        self.noted = False  # something in the running iteration
+        self._habits = (self._looks, self._evaluated, self._others)
+        self.calls = 0  # without gradients, since training was last seen
         self._since: Mark | None = None  # where they began
         self._batch: Mark | None = None  # where the latest batch was asked for
         self._pass: Mark | None = None  # where the first batch of the latest pass over the data was
@@ -80,6 +84,7 @@ class Interruptions:
 
     def note_other_loader(self) -> None:
         """A batch is asked of another loader than the one trained on."""
+        self.noted = True
         self._others.note()
 
     def note_turn(self) -> None:
@@ -88,7 +93,7 @@ class Interruptions:
 
     def note_batch(self) -> None:
         """A batch is asked for; the clock has just been told."""
-        self._batch = self._agent.clock.mark()
+        self._batch = self._timer.clock.mark()
 
     def note_pass(self) -> None:
         """That batch is the first of its pass over the data."""
@@ -96,27 +101,27 @@ class Interruptions:
 
     def note_gradless_call(self) -> None:
         """A model that is trained is called without gradients or in evaluation."""
-        self._calls += 1
-        clock = self._agent.clock
+        self.calls += 1
+        clock = self._timer.clock
         if self._looks.usual:
             if self._since is None:
                 clock.switch(clock.phase)
                 self._since = clock.mark()
-        elif not self._agent.training_called and clock.phase != DATA:
+        elif not self._state.training_called and clock.phase != DATA:
             clock.switch(AWAY)
 
     def end_look(self) -> None:
         """Training goes on after calls without gradients."""
-        if not self._calls:
-            return
-        self._looks.note(self._calls)
-        since, self._since, self._calls = self._since, None, 0
+        self.noted = True
+        self._looks.note(self.calls)
+        since, self._since, self.calls = self._since, None, 0
         if since is not None and not self._looks.in_bounds:
             self._take_back(since)
 
     def leave_out_batch(self) -> bool:
         """The latest batch met nothing but calls without gradients. Returns whether it is no part of the iteration."""
-        self._since, self._calls = None, 0
+        self._since, self.calls = None, 0
+        self.noted = True
         self._evaluated.note()
         if self._batch is None or self._evaluated.in_bounds:
             return False
@@ -125,15 +130,17 @@ class Interruptions:
 
     def leave_out_pass(self) -> None:
         """A whole pass over the data met no training; a batch of the next one has just been waited for."""
+        self.noted = True
         self._evaluated.note()
         if self._pass is not None:
-            self._agent.clock.take_back(self._pass)
+            self._timer.clock.take_back(self._pass)
 
     def _take_back(self, since: Mark) -> None:
-        self._agent.clock.switch(AWAY)
-        self._agent.clock.take_back(since)
+        self._timer.clock.switch(AWAY)
+        self._timer.clock.take_back(since)
 
     def end_iteration(self) -> bool:
         """Whether the iteration that has ended was interrupted."""
-        verdicts = [habit.end_iteration() for habit in (self._looks, self._evaluated, self._others)]
+        self.noted = False
+        verdicts = [habit.end_iteration() for habit in self._habits if habit.now]
         return any(verdicts)

@@ -64,7 +64,7 @@ def nodes(outputs: list[Any]) -> Iterator[Any]:
 def _is_number(node: Any, which: int) -> bool:
     following, output = node.next_functions[which]
     described: Any = getattr(following, "_input_metadata", None) or ()
-    return output < len(described) and math.prod(described[output].shape) == 1
+    return bool(output < len(described) and math.prod(described[output].shape) == 1)
 
 
 def _search(outputs: list[Any], batch: int) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.loop.batch_accounting import Trained
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.iteration import Iteration
 
 
 class SampleCount:
@@ -19,9 +22,9 @@ class SampleCount:
         """The next iteration is the first."""
         self.total = 0.0
 
-    def add(self, iteration: Any, trained: Trained, given: float | None) -> None:
+    def add(self, iteration: Iteration, trained: Trained, given: float | None) -> None:
         """``iteration`` has ended; ``given``: what the job says itself."""
-        iteration.wait_s, iteration.turnovers = trained.wait_s, list(trained.turnovers_s)
+        iteration.wait_s, iteration.turnovers = trained.wait_s, trained.turnovers_s
         number, found = (trained.samples, trained.counted) if given is None else (float(given), True)
         if trained.first_fetched_ahead and given is None and self._first is not None:
             self._first.samples -= trained.first_fetched_ahead

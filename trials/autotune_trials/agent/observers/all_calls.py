@@ -24,4 +24,4 @@ class AllCalls(CallObserver):
         """Something of the job runs through dynamo."""
         utils = sys.modules.get("torch._dynamo.utils")
         graphs = utils.counters["stats"]["unique_graphs"] if utils is not None else 0
-        return bool(self.agent.own_compile or graphs or any(entry.compiled for entry in self.agent.live.entries))
+        return bool(self.agent.traits.compiles or graphs or any(entry.compiled for entry in self.agent.live.entries))

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotune_trials.agent.bootstrap.log import write_exception
 from autotune_trials.agent.observers.observer import Observer
@@ -23,6 +23,10 @@ from autotune_trials.agent.observers.places import Spot
 from autotune_trials.agent.patches import Patch, untraced
 from autotune_trials.measure.clock import NAMES
 from autotune_trials.protocol.evidence import Calls
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.iteration import Iteration
+    from autotune_trials.agent.observers.watch import Watch
 
 PREFIX = "watching "  # of the names of our patches
 
@@ -56,7 +60,7 @@ class CallObserver(Observer):
 
     name = "calls"
 
-    def __init__(self, watch: Any) -> None:
+    def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
         self._thread = threading.get_ident()
         self._inside = False
@@ -67,7 +71,7 @@ class CallObserver(Observer):
         self._at_end: list[Callable[[], dict[str, Any]]] = []
         self.blind: dict[str, str] = {}
 
-    def end_iteration(self, iteration: Any) -> None:
+    def end_iteration(self, iteration: Iteration) -> None:
         if self._failure:
             raise RuntimeError(self._failure)
 
@@ -96,7 +100,7 @@ class CallObserver(Observer):
         def make(patch: Patch, original: Any) -> Any:
             @functools.wraps(original)
             def watched(*args: Any, **kwargs: Any) -> Any:
-                if self._inside or not patch.active or threading.get_ident() != self._thread or self.agent.stopped:
+                if self._inside or not patch.active or threading.get_ident() != self._thread or self.agent.state.stopped:
                     return original(*args, **kwargs)
                 self._inside = True
                 began = perf_counter()
@@ -118,7 +122,7 @@ class CallObserver(Observer):
 
     def add(self, about: About, spot: Spot, seconds: float) -> None:
         """One more call."""
-        phase = self.agent.clock.phase
+        phase = self.agent.timer.clock.phase
         key = (about.kind, about.device, id(spot[0]), spot[1], phase)
         tally = self._tallies.get(key)
         if tally is None:

@@ -5,9 +5,13 @@ Only where the job computes in half precision. Nothing is watched in compiled jo
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from autotune_trials.agent.controls.autocast import AutocastControl
 from autotune_trials.agent.observers.calls import About, CallObserver, bytes_of, shape_of
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
 
 KIND = "cast"
 # What autocast runs in float32 on CUDA or on a CPU (https://docs.pytorch.org/docs/stable/amp.html, "Autocast Op Reference").
@@ -33,9 +37,9 @@ def install(calls: CallObserver) -> None:
             calls.watch_calls(torch, name, _Raised(torch, name))
 
 
-def half_precision(agent: Any) -> bool:
+def half_precision(agent: Agent) -> bool:
     """Under an autocast of the job's or of a knob's, or with parameters in half precision."""
-    if agent.own_autocast or agent.live.autocast.dtype is not None:
+    if agent.traits.autocast or agent.live.get(AutocastControl).region.dtype is not None:
         return True
     halves = (agent.torch.bfloat16, agent.torch.float16)
     return any(p.dtype in halves for entry in agent.live.entries for p in entry.module.parameters())

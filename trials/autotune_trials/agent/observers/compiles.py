@@ -14,13 +14,17 @@ import re
 import sys
 import time
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.observers.observer import Observer
-from autotune_trials.agent.patches import Patch
+from autotune_trials.agent.patches import Patch, PatchSet
 from autotune_trials.measure.clock import AWAY
 from autotune_trials.protocol.evidence import GraphBreak, Place
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.iteration import Iteration
+    from autotune_trials.agent.observers.watch import Watch
 
 PATCH = "dynamo.log_graph_break"
 LONGEST_REASON = 300
@@ -32,18 +36,18 @@ Line = tuple[str, int, str]  # file, line, function
 class CompileLog:
     """Listens to dynamo's graph breaks. :meth:`attach` is called when something is about to be compiled; idempotent."""
 
-    def __init__(self, agent: Any) -> None:
-        self._agent = agent
+    def __init__(self, patches: PatchSet) -> None:
+        self._patches = patches
         self.breaks: dict[tuple[Line, ...], list[Any]] = {}  # the stack that was traced, outermost first: [reason, count]
         self.trouble = ""
 
     def attach(self) -> None:
-        if PATCH in self._agent.patches:
+        if PATCH in self._patches:
             return
         try:
             import torch._dynamo.symbolic_convert as convert
 
-            self._agent.patches.add(PATCH, convert.InstructionTranslatorBase, "log_graph_break", self._listen)
+            self._patches.add(PATCH, convert.InstructionTranslatorBase, "log_graph_break", self._listen)
         except Exception as error:
             log.write_exception("compiles")
             self.trouble = f"this torch's dynamo could not be listened to: {type(error).__name__}"
@@ -78,7 +82,7 @@ class CompileLog:
 class CompileObserver(Observer):
     name = "compiles"
 
-    def __init__(self, watch: Any) -> None:
+    def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
         self._began = 0.0
         self._times: list[float] = []
@@ -88,7 +92,7 @@ class CompileObserver(Observer):
         self._began = time.time()
         self._seen = len(metrics())
 
-    def end_iteration(self, iteration: Any) -> None:
+    def end_iteration(self, iteration: Iteration) -> None:
         self._times.append(sum(iteration.spent[:AWAY]))
         count = len(metrics())
         self._compiling.append(float(count != self._seen))
@@ -98,7 +102,7 @@ class CompileObserver(Observer):
         if "torch._dynamo" not in sys.modules:
             return {"compiled": False}
         found = metrics()
-        listening = self.agent.compiles
+        listening = self.agent.modules.compiles
         blind = {"graph breaks": listening.trouble} if listening is not None and listening.trouble else {}
         breaks = listening.breaks.items() if listening is not None else ()
         left = [GraphBreak("break", reason, self._place(self._own(lines)), count) for lines, (reason, count) in breaks]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.observers.observer import Observer
 from autotune_trials.measure.clock import AWAY
 from autotune_trials.protocol.messages import PHASES
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.iteration import Iteration
+    from autotune_trials.agent.observers.watch import Watch
 
 
 class IterationObserver(Observer):
@@ -17,7 +21,7 @@ class IterationObserver(Observer):
 
     name = "iterations"
 
-    def __init__(self, watch: Any) -> None:
+    def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
         self._iterations: list[Any] = []
         self._file = -1
@@ -30,7 +34,7 @@ class IterationObserver(Observer):
         except (OSError, ValueError, IndexError):
             self._queued = []
 
-    def end_iteration(self, iteration: Any) -> None:
+    def end_iteration(self, iteration: Iteration) -> None:
         self._iterations.append(iteration)
         if self._queued:
             self._queued.append(self._read())
@@ -39,7 +43,7 @@ class IterationObserver(Observer):
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-        self.agent.clock.finish()  # on a device the phases are read from events that may still be under way
+        self.agent.timer.finish()  # on a device the phases are read from events that may still be under way
         iterations, queued = self._iterations, self._queued
         return {
             "times_s": tuple(sum(i.spent[:AWAY]) for i in iterations),

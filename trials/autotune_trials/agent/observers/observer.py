@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.iteration import Iteration
+    from autotune_trials.agent.observers.watch import Watch
 
 
 class Observer(ABC):
@@ -15,7 +19,7 @@ class Observer(ABC):
 
     name: ClassVar[str]  # in ``blind``, in a reader's words: "calls"
 
-    def __init__(self, watch: Any) -> None:
+    def __init__(self, watch: Watch) -> None:
         """``watch``: the :class:`~autotune_trials.agent.observers.watch.Watch`, with ``agent``, ``torch``, ``places`` and
         ``index`` (of the iteration that is running). Nothing is touched before :meth:`begin`."""
         self.watch, self.agent, self.torch = watch, watch.agent, watch.torch
@@ -23,7 +27,7 @@ class Observer(ABC):
     def begin(self) -> None:
         """The watched window begins; may take milliseconds, they are no part of any iteration."""
 
-    def end_iteration(self, iteration: Any) -> None:
+    def end_iteration(self, iteration: Iteration) -> None:
         """An iteration (:class:`autotune_trials.agent.core.iteration.Iteration`) has ended. Some microseconds at most: this is
         part of the next one."""
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_spaces.machine import memory_gib
 from autotune_trials.agent.controls.optimizer_copy import bare_step, copy_of
 from autotune_trials.measure.machine_load import resident_gib
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.optimizers import OptimizerControl
+    from autotune_trials.agent.core.agent import Agent
 
 FEWEST = 20  # parameters; a loop over fewer is not worth a trial
 COPIES = 5  # parameters, gradients, two moments, and what a step needs in between
@@ -16,7 +20,7 @@ STEPS, WARM_UP = 7, 2
 LONGEST_S = 0.4  # for one implementation: the job waits
 
 
-def try_out(agent: Any, control: Any) -> dict[str, Any]:
+def try_out(agent: Agent, control: OptimizerControl) -> dict[str, Any]:
     """``own_s``, ``best_s`` and ``best`` (foreach, fused) of one step, in seconds; ``untried``: why there are none. {} where there is nothing
     to choose."""
     torch, optimizer = agent.torch, control.optimizer

@@ -6,42 +6,40 @@ Only where the mask is on the CPU, as a DataLoader gives it: asking a GPU would 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.observers.observer import Observer
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.iteration import Iteration
+    from autotune_trials.agent.dataloader.tracked import TrackedLoader
+    from autotune_trials.agent.observers.watch import Watch
 
 MASK = "attention_mask"  # rows of 0 (padding) and 1, by the name that tokenizers and models agree on
 
 
-class PaddingObserver(Observer):
+class PaddingObserver(Observer, Listener):
     name = "padding"
 
-    def __init__(self, watch: Any) -> None:
+    def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
         self._counts: list[tuple[Any, int]] = []  # (what counts, tokens) of each batch; read when the window is over
-        self._events: Any = None
         self._failure: Exception | None = None
 
     def begin(self) -> None:
-        hooks = self.agent.loader_hooks
-        if hooks is None:
-            return
-        self._events, heard = hooks.events, hooks.events.on_batch
+        self.agent.events.listen(self)
 
-        def on_batch(loader: Any, batch: Any, *rest: Any) -> None:
-            heard(loader, batch, *rest)
-            if loader.training and self._failure is None:
-                self._look(batch)
+    def batch_given(self, loader: TrackedLoader, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> None:
+        if loader.training and self._failure is None:
+            self._look(batch)
 
-        self._events.on_batch = on_batch  # on this one object, which is the agent's own
-
-    def end_iteration(self, iteration: Any) -> None:
+    def end_iteration(self, iteration: Iteration) -> None:
         if self._failure is not None:
             raise self._failure
 
     def finish(self) -> dict[str, Any]:
-        if self._events is not None:
-            vars(self._events).pop("on_batch", None)
+        self.agent.events.forget(self)
         tokens = sum(count for _, count in self._counts)
         return {"padding": (tokens - sum(int(real) for real, _ in self._counts), tokens)}
 

@@ -6,16 +6,19 @@ import gc
 import sys
 import threading
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.observers.observer import Observer
 from autotune_trials.protocol.evidence import Pause
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.observers.watch import Watch
 
 
 class PauseObserver(Observer):
     name = "garbage collections"
 
-    def __init__(self, watch: Any) -> None:
+    def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
         self._thread = threading.get_ident()
         self._began = 0.0

@@ -18,12 +18,16 @@ import time
 from collections.abc import Iterator
 from itertools import accumulate, chain, repeat, starmap, takewhile
 from operator import attrgetter, itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.observers.observer import Observer
 from autotune_trials.agent.observers.places import Spot
 from autotune_trials.measure.clock import NAMES
 from autotune_trials.protocol.evidence import Frames
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.iteration import Iteration
+    from autotune_trials.agent.observers.watch import Watch
 
 INTERVAL_S = 0.002  # a look takes some 20 µs: 1 % of one core
 # How soon the interpreter hands over to a waiting thread, while we watch. At its usual 5 ms every look into plain Python code
@@ -36,7 +40,7 @@ Key = tuple[int, int, int, int, int]  # iteration, phase, ids of the code object
 class SamplerObserver(Observer):
     name = "frames"
 
-    def __init__(self, watch: Any) -> None:
+    def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
         self._target = threading.get_ident()
         self._running = False
@@ -54,7 +58,7 @@ class SamplerObserver(Observer):
         self._thread = threading.Thread(target=self._look, name="autotune-sampler", daemon=True)
         self._thread.start()
 
-    def end_iteration(self, iteration: Any) -> None:
+    def end_iteration(self, iteration: Iteration) -> None:
         if self._failure:
             raise RuntimeError(self._failure)
 
@@ -79,14 +83,14 @@ class SamplerObserver(Observer):
         jitter = random.Random().uniform  # a generator of our own: the job's is not touched
         tick = clock()
         try:
-            while self._running and not self.agent.stopped:
+            while self._running and not self.agent.state.stopped:
                 time.sleep(max(0.0, tick - clock()))
                 stack = stack_of(self._target)
                 now = clock()
                 if not stack:
                     return  # the training thread has ended
                 leaf, spot = places.leaf(stack), places.innermost(stack)
-                key = (watch.index, self.agent.clock.phase, id(spot[0]), spot[1], id(leaf))
+                key = (watch.index, self.agent.timer.clock.phase, id(spot[0]), spot[1], id(leaf))
                 count = seen.setdefault(key, [0.0, spot, leaf])
                 while tick <= now:
                     count[0] += INTERVAL_S

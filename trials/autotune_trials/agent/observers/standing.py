@@ -6,12 +6,16 @@ Asked once, when the window is over. Optimizers are also tried out: a few steps 
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_spaces.machine import memory_gib
 from autotune_trials.agent.observers.observer import Observer
 from autotune_trials.agent.observers.optimizer_trial import try_out
 from autotune_trials.measure.machine_load import resident_gib
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.entry_modules import Entry
+    from autotune_trials.agent.controls.optimizers import OptimizerControl
 
 
 class StandingObserver(Observer):
@@ -26,7 +30,7 @@ class StandingObserver(Observer):
             "governors": governors(),
         }
 
-    def _optimizer(self, control: Any) -> dict[str, Any]:
+    def _optimizer(self, control: OptimizerControl) -> dict[str, Any]:
         optimizer = control.optimizer
         group = optimizer.param_groups[0] if optimizer.param_groups else {}
         parameters = [p for g in optimizer.param_groups for p in g["params"]]
@@ -40,8 +44,8 @@ class StandingObserver(Observer):
         }  # fmt: skip
 
     def _loader(self) -> dict[str, Any]:
-        hooks = self.agent.loader_hooks
-        state = hooks.training_state if hooks is not None else None
+        hooks = self.agent.loaders
+        state = hooks.training_state
         if state is None:
             return {}
         settings = hooks.settings_in_force()
@@ -63,7 +67,7 @@ class StandingObserver(Observer):
         return {"file": place.file, "line": place.line, "function": place.function, "code": place.code, "own": place.own}
 
 
-def _model(entry: Any) -> dict[str, Any]:
+def _model(entry: Entry) -> dict[str, Any]:
     module = entry.module
     parameters = list(module.parameters())
     return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.facts.job_facts import world_size
@@ -18,6 +18,10 @@ from autotune_trials.agent.observers.reading import ReadingObserver
 from autotune_trials.agent.observers.sampler import SamplerObserver
 from autotune_trials.agent.observers.standing import StandingObserver
 from autotune_trials.protocol.evidence import Evidence
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
+    from autotune_trials.agent.core.iteration import Iteration
 
 OBSERVERS: tuple[type[Observer], ...] = (  # begun in this order, ended in reverse
     StandingObserver,
@@ -41,7 +45,7 @@ class Watch:
         places: what is the job's own code.
     """
 
-    def __init__(self, agent: Any) -> None:
+    def __init__(self, agent: Agent) -> None:
         self.agent, self.torch = agent, agent.torch
         self.places = Places(agent.torch)
         self.index = 0
@@ -66,7 +70,7 @@ class Watch:
                 self._drop(observer)
         self._began = perf_counter()
 
-    def end_iteration(self, iteration: Any) -> bool:
+    def end_iteration(self, iteration: Iteration) -> bool:
         """An iteration has ended; True if it was the last."""
         for observer in tuple(self._observers):
             try:

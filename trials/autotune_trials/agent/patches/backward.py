@@ -5,64 +5,88 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet, untraced
 
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.training_loop import TrainingLoop
+    from autotune_trials.agent.facts.job_traits import JobTraits
 
-def install(patches: PatchSet, torch: Any, agent: Any) -> None:
+NAMES = ("Tensor.backward", "autograd.backward")
+
+
+class _Inside(threading.local):
+    backward = False  # this thread is in a backward that the agent knows of
+
+
+def install(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobTraits) -> None:
     """Patch both ways into the autograd engine.
 
-    ``Tensor.backward`` calls ``autograd.backward``, and a Tensor subclass comes through each of them twice: only
+    ``Tensor.backward`` calls ``autograd.backward``, and a Tensor subclass comes through each of
+    them twice: only
     the outermost call of a thread counts.
     """
-    inside = threading.local()
+    inside = _Inside()
 
-    def outermost(patch: Patch) -> bool:
-        return patch.active and not getattr(inside, "backward", False)
-
-    def told(tensors: Any, gradients: Any, create_graph: bool, call: Callable[[Any, Any], object]) -> None:
-        """``call(tensors, gradients)``, of which the agent knows before and after."""
+    def told(
+        original: Callable[..., Any], tensors: Any, gradients: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        """``original(tensors, gradients, …)``, of which the agent knows before and after."""
         inside.backward = True
         try:
-            call(*agent.before_backward(tensors, gradients, create_graph))
+            tensors, gradients = loop.start_backward(tensors, gradients)
+            original(tensors, gradients, *args, **kwargs)
         except BaseException as error:
-            agent.errors.on_job_error(error)
+            loop.note_error(error)
             raise
         finally:
             inside.backward = False
-        agent.after_backward()
+        loop.end_backward()
 
     def make_method(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def backward(
-            self: Any, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None
+            self: Any,
+            gradient: Any = None,
+            retain_graph: Any = None,
+            create_graph: bool = False,
+            inputs: Any = None,
         ) -> None:
-            if not outermost(patch):
-                return original(self, gradient, retain_graph, create_graph, inputs=inputs)
-            return told(self, gradient, create_graph, lambda t, g: original(t, g, retain_graph, create_graph, inputs=inputs))
+            if inside.backward or not patch.active:
+                original(self, gradient, retain_graph, create_graph, inputs=inputs)
+                return
+            traits.double_backward = traits.double_backward or create_graph
+            told(original, self, gradient, retain_graph, create_graph, inputs=inputs)
 
         return untraced(backward)
 
     def make_function(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
-            if not outermost(patch):
-                return original(tensors, grad_tensors, *args, **kwargs)
+            if inside.backward or not patch.active:
+                original(tensors, grad_tensors, *args, **kwargs)
+                return
             create_graph = kwargs.get("create_graph", args[1] if len(args) > 1 else False)
-            return told(tensors, grad_tensors, create_graph, lambda t, g: original(t, g, *args, **kwargs))
+            traits.double_backward = traits.double_backward or create_graph
+            told(original, tensors, grad_tensors, *args, **kwargs)
 
         return untraced(backward)
+
+    patches.add("Tensor.backward", torch.Tensor, "backward", make_method)
+    patches.add("autograd.backward", torch.autograd, "backward", make_function)
+
+
+def install_grad(patches: PatchSet, torch: Any, traits: JobTraits) -> None:
+    """Note ``torch.autograd.grad(…, create_graph=True)``."""
 
     def make_grad(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def grad(*args: Any, **kwargs: Any) -> Any:
             if patch.active and (kwargs.get("create_graph") or (len(args) > 4 and args[4])):
-                agent.double_backward = True
+                traits.double_backward = True
             return original(*args, **kwargs)
 
         return untraced(grad)
 
-    patches.add("Tensor.backward", torch.Tensor, "backward", make_method)
-    patches.add("autograd.backward", torch.autograd, "backward", make_function)
     patches.add("autograd.grad", torch.autograd, "grad", make_grad)

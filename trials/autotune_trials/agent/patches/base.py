@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 _ABSENT = object()
+after_fork: list[Callable[[], None]] = []  # called in forked children
+_fork_hooked: list[bool] = []  # once it is
 
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,18 +64,23 @@ class Patch:
             setattr(self.owner, self.attribute, self._own)
 
 
+def _after_fork() -> None:
+    for function in tuple(after_fork):
+        function()
+
+
 class PatchSet:
     """Patches and other undoable things, undone together in reverse order."""
 
     def __init__(self) -> None:
         self._patches: dict[str, Patch] = {}
-        self._undo: list[Callable[[], None]] = []
+        self._undo: dict[str, Callable[[], None]] = {}
 
     def __getitem__(self, name: str) -> Patch:
         return self._patches[name]
 
     def __contains__(self, name: str) -> bool:
-        return name in self._patches
+        return name in self._patches or name in self._undo
 
     def add(self, name: str, owner: Any, attribute: str, make: Callable[[Patch, Any], Any]) -> Patch:
         """Apply a patch under ``name``; a second call with the same name changes nothing."""
@@ -82,22 +90,32 @@ class PatchSet:
         patch.apply()
         return patch
 
-    def on_restore(self, undo: Callable[[], None]) -> None:
-        """Also call ``undo`` when everything is taken back."""
-        self._undo.append(undo)
+    def on_restore(self, undo: Callable[[], None], name: str = "") -> None:
+        """Also call ``undo`` when everything is taken back, or ``name``."""
+        self._undo[name or f"undo {id(undo)}"] = undo
+
+    def at_fork(self, function: Callable[[], None]) -> None:
+        """Call ``function`` in children that are forked. Python forgets no such hook: one for all of them asks this list."""
+        if not _fork_hooked:
+            _fork_hooked.append(True)
+            os.register_at_fork(after_in_child=_after_fork)
+        after_fork.append(function)
+        self.on_restore(lambda: after_fork.remove(function))
 
     def restore(self, *names: str) -> None:
         """Take back the patches named, as far as they exist."""
         for name in names:
             if name in self._patches:
                 self._patches[name].restore()
+            elif name in self._undo:
+                self._undo.pop(name)()
 
     def restore_all(self) -> None:
         """Take back everything."""
         for patch in reversed(list(self._patches.values())):
             patch.restore()
         while self._undo:
-            self._undo.pop()()
+            self._undo.popitem()[1]()
 
     @contextmanager
     def suspended(self, *names: str) -> Iterator[None]:

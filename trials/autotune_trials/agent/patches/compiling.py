@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet, untraced
 
+if TYPE_CHECKING:
+    from autotune_trials.agent.facts.job_traits import JobTraits
+    from autotune_trials.agent.loop.module_watch import ModuleWatch
 
-def install(patches: PatchSet, torch: Any, agent: Any) -> None:
-    """Watch ``torch.compile``, the construction of a GradScaler, and the losses it scales."""
+
+def install(
+    patches: PatchSet, torch: Any, modules: ModuleWatch, traits: JobTraits, on_scaled: Callable[[Any, Any], None] | None
+) -> None:
+    """Watch ``torch.compile``, the construction of a GradScaler, and the losses it scales (``on_scaled(loss, scaled)``; None: nobody asks)."""
 
     def make_compile(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
             if not patch.active or model is None:
                 return original(model, *args, **kwargs)
-            agent.modules.before_own_compile(model)
+            modules.before_own_compile(model)
             compiled = original(model, *args, **kwargs)
-            agent.modules.after_own_compile(compiled)
+            modules.after_own_compile(compiled)
             return compiled
 
         return compile
@@ -28,7 +35,7 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
             if patch.active and self.is_enabled():
-                agent.own_scaler = True
+                traits.scaler = True
 
         return __init__
 
@@ -36,12 +43,13 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
         @functools.wraps(original)
         def scale(self: Any, outputs: Any) -> Any:
             scaled = original(self, outputs)
-            if patch.active:
-                agent.losses.on_scaled(outputs, scaled)
+            if patch.active and on_scaled is not None:
+                on_scaled(outputs, scaled)
             return scaled
 
         return untraced(scale)
 
     patches.add("torch.compile", torch, "compile", make_compile)
     patches.add("GradScaler.__init__", torch.amp.GradScaler, "__init__", make_scaler)
-    patches.add("GradScaler.scale", torch.amp.GradScaler, "scale", make_scale)
+    if on_scaled is not None:
+        patches.add("GradScaler.scale", torch.amp.GradScaler, "scale", make_scale)

@@ -1,23 +1,40 @@
-"""The end of a capture: until then the agent keeps away from the device, and by then it knows what the job has captured."""
+"""The job captures a CUDA graph: until that ends the agent keeps away from the device, and by then
+it knows what was captured."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet
 
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.training_loop import TrainingLoop
 
-def install(patches: PatchSet, torch: Any, agent: Any) -> None:
-    """Listen to ``CUDAGraph.capture_end``, which ``torch.cuda.graph`` and ``make_graphed_callables`` call, too."""
 
-    def make(patch: Patch, original: Any) -> Any:
+def install(patches: PatchSet, torch: Any, loop: TrainingLoop) -> None:
+    """Listen to the two methods of ``CUDAGraph`` that ``torch.cuda.graph`` and
+    ``make_graphed_callables`` call, too."""
+
+    def make_begin(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
-        def capture_end(self: Any, *args: Any, **kwargs: Any) -> None:
+        def capture_begin(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
             if patch.active:
-                agent.after_capture()
+                loop.begin_capture()
+
+        return capture_begin
+
+    def make_end(patch: Patch, original: Any) -> Any:
+        @functools.wraps(original)
+        def capture_end(self: Any, *args: Any, **kwargs: Any) -> None:
+            try:
+                original(self, *args, **kwargs)
+            finally:
+                if patch.active:
+                    loop.end_capture()
 
         return capture_end
 
-    patches.add("CUDAGraph.capture_end", torch.cuda.CUDAGraph, "capture_end", make)
+    patches.add("CUDAGraph.capture_begin", torch.cuda.CUDAGraph, "capture_begin", make_begin)
+    patches.add("CUDAGraph.capture_end", torch.cuda.CUDAGraph, "capture_end", make_end)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.loop.module_watch import ModuleWatch
 
 NAMES = ("Module.__call__", "autocast.__enter__")
 
 
-def install(patches: PatchSet, torch: Any, agent: Any) -> None:
+def install(patches: PatchSet, torch: Any, watch: ModuleWatch) -> None:
     """Watch top-level module calls, and autocast regions the job enters itself."""
     inside = threading.local()
 
@@ -20,7 +23,7 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not patch.active or getattr(inside, "module", False):
                 return original(self, *args, **kwargs)
-            agent.modules.on_module(self)
+            watch.on_module(self)
             inside.module = True
             try:
                 return original(self, *args, **kwargs)
@@ -33,7 +36,7 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
         @functools.wraps(original)
         def __enter__(self: Any) -> Any:
             if patch.active:
-                agent.modules.on_autocast(self)
+                watch.on_autocast(self)
             return original(self)
 
         return __enter__

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet
 from autotune_trials.agent.patches.settings import site
 
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.live_job import LiveJobControl
 
-def install(patches: PatchSet, torch: Any, agent: Any) -> None:
+
+def install(patches: PatchSet, torch: Any, live: LiveJobControl) -> None:
     """Note every DistributedDataParallel that is built."""
 
     def make(patch: Patch, original: Any) -> Any:
@@ -23,9 +26,9 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
                 return
             try:
                 asked = signature.bind(self, *args, **kwargs).arguments
-                agent.live.built.add(self, {k: v for k, v in asked.items() if k not in ("self", "module")}, site())
+                live.built.add(self, {k: v for k, v in asked.items() if k not in ("self", "module")}, site())
             except Exception:
-                agent.fail("DistributedDataParallel.__init__")
+                live.loop.fail("DistributedDataParallel.__init__")
 
         return __init__
 

@@ -6,14 +6,17 @@ import functools
 import random
 import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.facts.job_traits import JobTraits
 
 UNSEEDED = 1000  # what a job that never seeds starts from, plus the offset
 
 
-def install(patches: PatchSet, torch: Any, agent: Any, offset: int) -> None:
+def install(patches: PatchSet, torch: Any, traits: JobTraits, offset: int) -> None:
     """Seed once, now, and move later seeds by ``offset`` (0 leaves them as they are)."""
     torch.manual_seed(UNSEEDED + offset)
     random.seed(UNSEEDED + offset)
@@ -28,7 +31,7 @@ def install(patches: PatchSet, torch: Any, agent: Any, offset: int) -> None:
             # torch.manual_seed seeds CUDA through functions that are patched too: move a seed only once
             if not patch.active or getattr(inside, "seed", False):
                 return original(*args, **kwargs)
-            agent.seeds_seen = True
+            traits.seeds = True
             inside.seed = True
             try:
                 args = tuple(_moved(a, offset) for a in args[:1]) + args[1:]

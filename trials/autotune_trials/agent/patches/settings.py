@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.knob_applier import Knobs
+    from autotune_trials.agent.facts.call_sites import SiteRecorder
+    from autotune_trials.agent.facts.job_traits import JobTraits
 
 
 def site(depth: int = 2) -> str:
@@ -20,15 +25,15 @@ def site(depth: int = 2) -> str:
     return "?"
 
 
-def install(patches: PatchSet, torch: Any, agent: Any) -> None:
+def install(patches: PatchSet, torch: Any, knobs: Knobs, traits: JobTraits, sites: SiteRecorder) -> None:
     """Note where the job calls ``torch.set_num_threads``, and, while sites are recorded, ``set_float32_matmul_precision``."""
 
     def make(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def set_num_threads(*args: Any, **kwargs: Any) -> Any:
-            if patch.active and not agent.knobs.applying:
-                agent.own_settings.setdefault("set_num_threads", site())
-                agent.sites.on_setting("set_num_threads", sys._getframe(1))
+            if patch.active and not knobs.applying:
+                traits.settings.setdefault("set_num_threads", site())
+                sites.on_setting("set_num_threads", sys._getframe(1))
             return original(*args, **kwargs)
 
         return set_num_threads
@@ -36,12 +41,12 @@ def install(patches: PatchSet, torch: Any, agent: Any) -> None:
     def make_precision(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def set_float32_matmul_precision(*args: Any, **kwargs: Any) -> Any:
-            if patch.active and not agent.knobs.applying:
-                agent.sites.on_setting("set_float32_matmul_precision", sys._getframe(1))
+            if patch.active and not knobs.applying:
+                sites.on_setting("set_float32_matmul_precision", sys._getframe(1))
             return original(*args, **kwargs)
 
         return set_float32_matmul_precision
 
     patches.add("torch.set_num_threads", torch, "set_num_threads", make)
-    if agent.sites.open:
+    if sites.open:
         patches.add("torch.set_float32_matmul_precision", torch, "set_float32_matmul_precision", make_precision)

@@ -1,0 +1,172 @@
+"""Loss scaling for float16, as torch.amp.GradScaler does it, from outside of the job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from autotune_trials.agent.controls.optimizers import step_is_torchs
+from autotune_trials.agent.core.events import Listener
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.live_job import LiveJobControl
+    from autotune_trials.agent.core.iteration import Iteration
+
+INITIAL_SCALE = 2.0**16  # scale, growth and backoff as in torch.amp.GradScaler
+GROWTH_INTERVAL = 2000
+
+
+class LossScaling(Listener):
+    """Listens while the job is to train in float16."""
+
+    def __init__(self, live: LiveJobControl, scaler: LossScaler) -> None:
+        self.live, self.scaler = live, scaler
+
+    def backward_arguments(self, tensors: Any, gradients: Any) -> tuple[Any, Any]:
+        self.scaler.before_backward(self.live.every_optimizer())
+        return self.scaler.scaled(tensors, gradients)
+
+    def backward_ended(self) -> None:
+        self.scaler.after_backward(self.live.every_optimizer())
+
+    def step_started(self, optimizer: Any) -> None:
+        self.scaler.before_step(optimizer)
+
+    def closure_called(self, optimizer: Any) -> None:
+        self.scaler.before_step(optimizer)  # backward has run inside the step: look again
+
+    def step_ended(self, optimizer: Any, ends_iteration: bool) -> None:
+        self.scaler.after_step(optimizer)
+
+    def iteration_ending(self, iteration: Iteration, samples: float | None) -> None:
+        iteration.skipped = self.scaler.update()
+
+
+class LossScaler:
+    """What torch.amp.GradScaler does, from outside of the job.
+
+    The loss is scaled going into backward, and gradients are unscaled as soon as it returns, so that everything the
+    job does with them (clipping, logging) sees true gradients. An overflow leaves out the optimizer's step: a fused
+    kernel looks for itself, of another optimizer the gradients are taken away for the duration of ``step``, which
+    takes one synchronisation. Usual scales are powers of two, so scaling itself is exact.
+    """
+
+    def __init__(self, torch: Any, scale: float | None = None) -> None:
+        """``scale``: to start with; a power of two, so that scaling changes no digit. None: 2**16."""
+        self._torch = torch
+        self._first_scale = INITIAL_SCALE if scale is None else float(scale)
+        self._scale: Any = None  # on the device of the first loss, where it is updated, too
+        self._good_steps: Any = None
+        self._overflow: dict[tuple[int, Any], Any] = {}  # (id of optimizer, device) -> found_inf: 0 or 1
+        self._stepped: list[Any] = []  # found_inf of this iteration's steps
+        self._withheld: dict[int, list[tuple[Any, Any]]] = {}
+
+    @property
+    def scale(self) -> float:
+        """As it is now. Waits for the device."""
+        return self._first_scale if self._scale is None else float(self._scale)
+
+    def before_backward(self, optimizers: Iterable[Any]) -> None:
+        """Bring gradients already there (accumulation) to the scale of those to come."""
+        for (_, device, _), grads in self._by_kind(optimizers):
+            self._torch._foreach_mul_(grads, self._scale_on(device))
+
+    def scaled(self, tensors: Any, gradients: Any) -> tuple[Any, Any]:
+        """The arguments of backward with the scale in them."""
+        if isinstance(tensors, (list, tuple)):
+            given = gradients if isinstance(gradients, (list, tuple)) else [gradients] * len(tensors)
+            pairs = [self.scaled(t, g) for t, g in zip(tensors, given, strict=True)]
+            return [p[0] for p in pairs], [p[1] for p in pairs]
+        scale = self._scale_on(tensors.device)
+        if gradients is not None:
+            return tensors, gradients * scale
+        return tensors * scale, None
+
+    def after_backward(self, optimizers: Iterable[Any]) -> None:
+        """Unscale in place, and note which optimizer's gradients are not finite."""
+        torch = self._torch
+        for (owner, device, checked), grads in self._by_kind(optimizers):
+            found = self._overflow.get((owner, device))
+            if found is None:
+                found = self._overflow[owner, device] = torch.zeros((), device=device)
+            inverse = self._scale_on(device).double().reciprocal().float()
+            if checked:
+                torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse)
+            else:
+                torch._foreach_mul_(grads, inverse)
+                for grad in grads:
+                    found.masked_fill_(~torch.isfinite(grad).all(), 1.0)
+
+    def before_step(self, optimizer: Any) -> None:
+        """Have the step left out if its gradients overflowed. Waits for the device, but for a fused optimizer."""
+        keys = [k for k in self._overflow if k[0] == id(optimizer)]
+        if not keys:
+            return
+        first, *others = [self._overflow.pop(k) for k in keys]
+        found = first
+        for other in others:
+            found = self._torch.maximum(found, other.to(found.device, non_blocking=True))
+        self._stepped.append(found)
+        if _skips_by_itself(optimizer):
+            optimizer.grad_scale, optimizer.found_inf = None, found  # as GradScaler tells it
+        elif found and id(optimizer) not in self._withheld:
+            parameters = [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+            self._withheld[id(optimizer)] = [(p, p.grad) for p in parameters]
+            for p in parameters:
+                p.grad = None
+
+    def after_step(self, optimizer: Any) -> None:
+        """Give withheld gradients back, for whatever the job does next with them."""
+        for name in ("grad_scale", "found_inf"):
+            vars(optimizer).pop(name, None)
+        for parameter, grad in self._withheld.pop(id(optimizer), ()):
+            parameter.grad = grad
+
+    def update(self) -> Any:
+        """The iteration has ended: halve the scale after an overflow, double it after 2000 clean ones.
+
+        Returns:
+            Whether a step was left out: False, or a tensor that is true if so, which waits for the device once it is asked.
+        """
+        if not self._stepped:
+            return False
+        torch, scale = self._torch, self._scale
+        found, self._stepped = torch.stack([f.to(scale.device, non_blocking=True) for f in self._stepped]).amax(), []
+        torch._amp_update_scale_(scale, self._good_steps, found, 2.0, 0.5, GROWTH_INTERVAL)
+        return found
+
+    def _scale_on(self, device: Any) -> Any:
+        torch = self._torch
+        if self._scale is None:
+            self._scale = torch.full((), self._first_scale, device=device)
+            self._good_steps = torch.zeros((), dtype=torch.int32, device=device)
+        return self._scale.to(device, non_blocking=True)
+
+    def _by_kind(self, optimizers: Iterable[Any]) -> list[tuple[tuple[int, Any, bool], list[Any]]]:
+        """Gradients by (optimizer, device, can the fused check take them); a parameter in two optimizers counts once."""
+        torch = self._torch
+        kinds: dict[tuple[int, Any, Any], list[Any]] = {}
+        seen: set[int] = set()
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    grad = parameter.grad
+                    if grad is None or id(parameter) in seen:
+                        continue
+                    seen.add(id(parameter))
+                    if grad.is_sparse:
+                        grad = grad._values()
+                    kinds.setdefault((id(optimizer), grad.device, grad.dtype), []).append(grad)
+        fused = (torch.float32, torch.float16)
+        return [((owner, device, dtype in fused), grads) for (owner, device, dtype), grads in kinds.items()]
+
+
+def _skips_by_itself(optimizer: Any) -> bool:
+    """Whether its kernel takes ``found_inf``.
+
+    Not of SGD's first step with momentum: that hands on momenta nobody has written if it is left out (torch 2.13).
+    """
+    groups = optimizer.param_groups
+    if not all(g.get("fused") for g in groups) or not step_is_torchs(type(optimizer)):
+        return False
+    return all(optimizer.state.get(p) for g in groups if g.get("momentum") for p in g["params"] if p.grad is not None)

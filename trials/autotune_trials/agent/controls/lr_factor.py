@@ -1,0 +1,29 @@
+"""Learning rates multiplied for the length of each step: what a scheduler sets never sees the
+factor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune_trials.agent.controls.control import Control
+
+
+class LrFactor(Control):
+    """Values: a factor; 1.0 is the job's own."""
+
+    name, own = "lr_factor", 1.0
+
+    factor = 1.0
+
+    def set(self, value: Any) -> None:
+        self.factor = float(value)
+        self.listen(self.factor != 1.0)
+        if self.factor == 1.0:
+            for control in self.live.every_control():
+                control.restore_lr()
+
+    def step_started(self, optimizer: Any) -> None:
+        self.live.control_of(optimizer).scale_lr(self.factor)
+
+    def step_ended(self, optimizer: Any, ends_iteration: bool) -> None:
+        self.live.control_of(optimizer).restore_lr()

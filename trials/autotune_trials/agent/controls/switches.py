@@ -1,0 +1,26 @@
+"""Every control there is."""
+
+from __future__ import annotations
+
+from autotune_trials.agent.controls.attention import AttentionControl
+from autotune_trials.agent.controls.autocast import AutocastControl
+from autotune_trials.agent.controls.collector import GcControl
+from autotune_trials.agent.controls.control import Control
+from autotune_trials.agent.controls.lr_factor import LrFactor
+from autotune_trials.agent.controls.malloc_retain import MallocRetain
+from autotune_trials.agent.controls.micro_batch import MicroBatchControl
+from autotune_trials.agent.controls.non_blocking import NonBlocking
+from autotune_trials.agent.controls.optimizers import OptimizerImplementation
+from autotune_trials.agent.controls.prefetch import CudaPrefetch
+
+SWITCHES: tuple[type[Control], ...] = (
+    GcControl,
+    MallocRetain,
+    MicroBatchControl,
+    AutocastControl,
+    NonBlocking,
+    CudaPrefetch,
+    AttentionControl,
+    LrFactor,
+    OptimizerImplementation,
+)  # taken back in this order

@@ -1,0 +1,177 @@
+"""What happens in the training loop, and who hears of it.
+
+    job       next(loader)       model(x)         loss.backward()       optimizer.step()
+    events    batch_requested    module_called    backward_started      step_started
+              batch_given        evaluated        backward_arguments    step_ended
+              epoch_ended                         backward_ended        iteration_ending
+                                                                        iteration_ended
+
+and now and then: device_found, loader_built, optimizer_built, manual_step, started_over, metric_told,
+closure_called.
+
+A listener overrides the methods it wants to hear; the others cost nothing. Listeners are called in
+the order they were added, and what is raised ends the agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.entry_modules import Entry
+    from autotune_trials.agent.core.iteration import Iteration
+    from autotune_trials.agent.dataloader.tracked import TrackedLoader
+
+Context = AbstractContextManager[None]
+
+
+class Listener:
+    """Hears of the training loop."""
+
+    def device_found(self, device: Any) -> None:
+        """The job trains on ``device``, a torch.device; told again when a CPU turns out to be a
+        GPU."""
+
+    def loader_built(self, loader: Any, frame: FrameType) -> None:
+        """A DataLoader has been built, called from ``frame``."""
+
+    def optimizer_built(self, optimizer: Any, frame: FrameType) -> None:
+        """An optimizer has been built, called from ``frame``."""
+
+    def batch_requested(self, loader: TrackedLoader) -> None:
+        """The job asks for the next batch."""
+
+    def batch_given(
+        self,
+        loader: TrackedLoader,
+        batch: Any,
+        samples: float,
+        wait_s: float,
+        turnover_s: float | None,
+    ) -> None:
+        """The job is given ``batch``, after ``wait_s``. ``turnover_s``: all the time lost between
+        two epochs, where this batch is the
+        first of one; ``wait_s`` is then 0."""
+
+    def epoch_ended(self, loader: TrackedLoader) -> None:
+        """The loader has nothing left."""
+
+    def module_called(
+        self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Context | None:
+        """Training calls an entry module. May return a context that the call must run in."""
+
+    def evaluated(self, entry: Entry, args: tuple[Any, ...]) -> Context | None:
+        """An entry module is called in evaluation, or without gradients. May return a context that
+        the call must run in."""
+
+    def other_evaluated(self) -> None:
+        """The same of a module that is no entry, as long as modules are watched."""
+
+    def backward_started(self, tensors: Any, gradients: Any) -> None:
+        """``backward`` is called on ``tensors`` (one or several) with ``gradients`` for them or
+        None."""
+
+    def backward_arguments(self, tensors: Any, gradients: Any) -> tuple[Any, Any]:
+        """What backward is called with instead."""
+        return tensors, gradients
+
+    def backward_ended(self) -> None:
+        """Backward has ended."""
+
+    def step_started(self, optimizer: Any) -> None:
+        """``optimizer.step()`` is called."""
+
+    def closure_called(self, optimizer: Any) -> None:
+        """The step has called the closure it was given."""
+
+    def step_ended(self, optimizer: Any, ends_iteration: bool) -> None:
+        """The optimizer has stepped, and the iteration ends with it or goes on."""
+
+    def manual_step(self, loss: Any) -> None:
+        """``autotune.step(loss)`` is called; the iteration ends."""
+
+    def started_over(self) -> None:
+        """Iterations so far were miscounted, all of them are part of the first: the job marks its
+        iterations itself
+        (``LoopState.manual``), or the turn of its optimizers is longer than it seemed."""
+
+    def iteration_ending(self, iteration: Iteration, samples: float | None) -> None:
+        """The iteration has ended: fill in what you know of it. ``samples``: what the job says
+        itself that it trained on."""
+
+    def iteration_ended(self, iteration: Iteration) -> None:
+        """The iteration is counted and filled in. The job waits inside its optimizer hook."""
+
+    def metric_told(self, name: str, value: Any) -> None:
+        """``autotune.metric(name, value)`` is called."""
+
+
+EVENTS = tuple(name for name in vars(Listener) if not name.startswith("_"))
+
+
+class Events:
+    """For each event the methods to call, looked up beforehand."""
+
+    device_found: tuple[Callable[[Any], None], ...]
+    loader_built: tuple[Callable[[Any, FrameType], None], ...]
+    optimizer_built: tuple[Callable[[Any, FrameType], None], ...]
+    batch_requested: tuple[Callable[[TrackedLoader], None], ...]
+    batch_given: tuple[Callable[[TrackedLoader, Any, float, float, float | None], None], ...]
+    epoch_ended: tuple[Callable[[TrackedLoader], None], ...]
+    module_called: tuple[Callable[[Entry, tuple[Any, ...], dict[str, Any]], Context | None], ...]
+    evaluated: tuple[Callable[[Entry, tuple[Any, ...]], Context | None], ...]
+    other_evaluated: tuple[Callable[[], None], ...]
+    backward_started: tuple[Callable[[Any, Any], None], ...]
+    backward_arguments: tuple[Callable[[Any, Any], tuple[Any, Any]], ...]
+    backward_ended: tuple[Callable[[], None], ...]
+    step_started: tuple[Callable[[Any], None], ...]
+    closure_called: tuple[Callable[[Any], None], ...]
+    step_ended: tuple[Callable[[Any, bool], None], ...]
+    manual_step: tuple[Callable[[Any], None], ...]
+    started_over: tuple[Callable[[], None], ...]
+    iteration_ending: tuple[Callable[[Iteration, float | None], None], ...]
+    iteration_ended: tuple[Callable[[Iteration], None], ...]
+    metric_told: tuple[Callable[[str, Any], None], ...]
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+        self._deaf: set[tuple[Listener, str]] = set()  # (listener, event): not told any more
+        self._renew()
+
+    def listen(self, *listeners: Listener) -> None:
+        """Tell these from now on, after those that listen already. Idempotent."""
+        self._listeners += [new for new in listeners if new not in self._listeners]
+        self._renew()
+
+    def forget(self, listener: Listener, *events: str) -> None:
+        """Tell ``listener`` nothing any more, or not of these events. Idempotent."""
+        if events:
+            self._deaf |= {(listener, event) for event in events}
+        elif listener in self._listeners:
+            self._listeners.remove(listener)
+            self._deaf = {(other, event) for other, event in self._deaf if other is not listener}
+        self._renew()
+
+    def recall(self, listener: Listener, *events: str) -> None:
+        """Tell ``listener`` of these events again."""
+        self._deaf -= {(listener, event) for event in events}
+        self._renew()
+
+    def close(self) -> None:
+        """Tell nobody anything."""
+        self._listeners = []
+        self._renew()
+
+    def _renew(self) -> None:
+        for event in EVENTS:
+            silent = getattr(Listener, event)
+            hearing = [each for each in self._listeners if getattr(type(each), event) is not silent]
+            setattr(
+                self,
+                event,
+                tuple(getattr(each, event) for each in hearing if (each, event) not in self._deaf),
+            )

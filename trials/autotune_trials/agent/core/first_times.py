@@ -1,0 +1,77 @@
+"""What is due when the job comes to a point of its loop for the first time.
+
+    first batch, first backward      a marker for failure reports; knobs held on what there is by
+                                     now; the clock begins
+    first step of each optimizer     knobs held on it
+    first iteration's end            a marker
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from autotune_trials.agent.bootstrap import log
+from autotune_trials.agent.core.events import Events, Listener
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.entry_modules import Entry
+    from autotune_trials.agent.core.iteration import Iteration
+    from autotune_trials.agent.core.knob_applier import Knobs
+    from autotune_trials.agent.core.loop_state import LoopState
+    from autotune_trials.agent.dataloader.tracked import TrackedLoader
+    from autotune_trials.agent.loop.timer import Timer
+
+
+class FirstTimes(Listener):
+    """Listens before all others."""
+
+    def __init__(
+        self,
+        events: Events,
+        state: LoopState,
+        timer: Timer,
+        knobs: Knobs,
+        note_stepping: Callable[[Any], bool],
+        learn_device: Callable[[Any], None],
+    ) -> None:
+        """``note_stepping``: says whether an optimizer steps for the first time."""
+        self._events, self._state, self._timer, self._knobs = events, state, timer, knobs
+        self._note_stepping, self._learn_device = note_stepping, learn_device
+        self._last_stepping: Callable[[], Any] = lambda: None
+
+    def batch_requested(self, loader: TrackedLoader) -> None:
+        self._events.forget(self, "batch_requested")
+        log.crumb("loader")
+        self._knobs.hold(final=False)
+        self._timer.begin()
+
+    def module_called(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._events.forget(self, "module_called")
+        self._timer.begin()
+
+    def backward_started(self, tensors: Any, gradients: Any) -> None:
+        self._events.forget(self, "backward_started")
+        log.crumb("backward")
+        device = getattr(
+            tensors[0] if isinstance(tensors, (list, tuple)) else tensors, "device", None
+        )
+        if device is not None:
+            self._learn_device(device)
+        self._knobs.hold(final=False)
+        self._timer.begin()
+
+    def step_started(self, optimizer: Any) -> None:
+        if optimizer is not self._last_stepping():
+            self._last_stepping = weakref.ref(optimizer)
+            if self._note_stepping(optimizer):
+                self._knobs.hold(final=True)
+
+    def iteration_ending(self, iteration: Iteration, samples: float | None) -> None:
+        self._events.forget(self, "iteration_ending")
+        log.crumb("step")
+
+    def started_over(self) -> None:
+        if self._state.manual:
+            self._knobs.hold(final=True)

@@ -1,0 +1,30 @@
+"""Where the job is in its training loop."""
+
+from __future__ import annotations
+
+
+class LoopState:
+    """Written by the training loop's events, and by those that are named; everybody may read it."""
+
+    __slots__ = (
+        "stopped", "iterations", "backwards", "backwards_at_first", "manual",
+        "in_backward", "in_step", "inside_entry", "training_called", "closure_calls",
+        "capturing", "seen_gradless", "caches_gradients",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.stopped = False  # the agent has stepped aside
+        self.iterations = 0  # that have ended
+        self.backwards = 0
+        self.backwards_at_first = 0  # when the first iteration ended
+        self.manual = False  # iterations end with autotune.step()
+        self.in_backward = False
+        self.in_step = False  # torch is calling the optimizer hooks, or the step between them
+        self.inside_entry = False  # an entry module computes (EntryCall)
+        self.training_called = False  # an entry module was called in training, in this iteration
+        self.closure_calls = 0  # of the running step
+        # the job captures a CUDA graph: nothing may be timed, waited for or copied
+        self.capturing = False
+        # a module in training was called without gradients (ModuleWatch)
+        self.seen_gradless = False
+        self.caches_gradients = False  # losses go back in two parts (CachedGradients)

@@ -1,0 +1,289 @@
+"""The job's training loop as the agent sees it: what the patches call, in the order it happens.
+
+    next(loader)                     on_batch_start ── on_batch … on_epoch_end
+    model(x)                         call_module, or evaluate
+    loss.backward()                  start_backward ── end_backward
+    optimizer.step()                 start_step ── end_step ─┐
+    autotune.step()                  on_manual_step ─────────┴▶ the iteration ends
+
+See :mod:`.events` for who hears of it. An iteration ends with the step of the *lead* optimizer (see
+lead_optimizer.py: GANs step several). Once the job calls ``autotune.step()``, iterations end there
+and nowhere else.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from autotune_trials.agent.bootstrap import log
+from autotune_trials.agent.core.iteration import Iteration
+from autotune_trials.agent.dataloader.worker_ends import KILLED, was_killed
+from autotune_trials.agent.loop.lead_optimizer import Lead
+from autotune_trials.agent.patches.base import untraced
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.entry_modules import Entry
+    from autotune_trials.agent.core.events import Context, Events
+    from autotune_trials.agent.core.loop_state import LoopState
+    from autotune_trials.agent.dataloader.tracked import TrackedLoader
+
+CAPTURED = (
+    "the job captures its training step in a CUDA graph of its own, where it can be neither seen "
+    "nor changed; "
+    "tune it without: compile_mode reduce-overhead makes such graphs"
+)
+# where, why, and whether the job has only left our sight
+StepAside = Callable[[str, str, bool], None]
+
+
+class TrainingLoop:
+    """Tells the listeners, and keeps the :class:`.LoopState`. What goes wrong in here ends the
+    agent and not the job."""
+
+    def __init__(
+        self, events: Events, state: LoopState, fail: Callable[[str], None], step_aside: StepAside
+    ) -> None:
+        self.events, self.state = events, state
+        self.fail, self._step_aside = fail, step_aside
+        self.fail_knob: Callable[[str], None] = log.write  # a setting could not be kept
+        # told of errors of the job's on their way through it
+        self.on_error: Callable[[BaseException], None] = lambda error: (None)
+        self.device = ""  # type of the device trained on
+        self._lead = Lead()
+        self._captured = False  # backward or a step, in a CUDA graph of the job's
+
+    # ------------------------------------------------------------------ what there is
+
+    def learn_device(self, device: Any) -> None:
+        """Something is trained on ``device``. A GPU is what counts, where both are seen."""
+        if self.device != device.type and self.device != "cuda":
+            self.device = device.type
+            for hear in self.events.device_found:
+                hear(device)
+
+    def on_optimizer(self, built: Any, frame: FrameType) -> None:
+        """An optimizer has been built, called from ``frame``."""
+        try:
+            for hear in self.events.optimizer_built:
+                hear(built, frame)
+        except Exception:
+            self.fail("optimizer_built")
+
+    # ------------------------------------------------------------------ batches
+
+
+    # Told by the loader hooks, which catch what is raised.
+    def on_loader(self, built: Any, frame: FrameType) -> None:
+        for hear in self.events.loader_built:
+            hear(built, frame)
+
+    def on_batch_start(self, loader: TrackedLoader) -> None:
+        for hear in self.events.batch_requested:
+            hear(loader)
+
+    def on_batch(
+        self,
+        loader: TrackedLoader,
+        batch: Any,
+        samples: float,
+        wait_s: float,
+        turnover_s: float | None,
+    ) -> None:
+        for hear in self.events.batch_given:
+            hear(loader, batch, samples, wait_s, turnover_s)
+
+    def on_epoch_end(self, loader: TrackedLoader) -> None:
+        for hear in self.events.epoch_ended:
+            hear(loader)
+
+    def on_fault(self, where: str, text: str) -> None:
+        """Trouble in the loader part, which has already put things right for the job."""
+        log.write(f"{where}\n{text}")
+        if where.startswith("loader settings"):
+            killed = f" ({KILLED})" if was_killed(sys.exc_info()[1]) else ""
+            self.fail_knob(f"{where}: {text.strip().splitlines()[-1]}{killed}")
+            return
+        self._step_aside(where, text, False)
+
+    # ------------------------------------------------------------------ the model is called
+
+    def call_module(
+        self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Context | None:
+        """Training calls ``entry``. Returns a context the call must run in, or None."""
+        state, context = self.state, None
+        if state.capturing:
+            return None
+        try:
+            for hear in self.events.module_called:
+                context = hear(entry, args, kwargs) or context
+            state.training_called = True
+            if state.in_backward:
+                entry.checkpointed = entry.called_gradless
+        except Exception:
+            self.fail("module_called")
+        return context
+
+    def evaluate(self, entry: Entry, args: tuple[Any, ...]) -> Context | None:
+        """``entry`` is called in evaluation or without gradients. Returns a context the call must
+        run in, or None."""
+        context = None
+        if self.state.capturing:
+            return None
+        try:
+            entry.called_gradless = entry.module.training
+            for hear in self.events.evaluated:
+                context = hear(entry, args) or context
+        except Exception:
+            self.fail("evaluated")
+        return context
+
+    # ------------------------------------------------------------------ backward
+
+    def start_backward(self, tensors: Any, gradients: Any) -> tuple[Any, Any]:
+        """Returns the arguments backward is to be called with."""
+        state, events = self.state, self.events
+        if state.capturing:
+            self._captured = True
+            return tensors, gradients
+        state.in_backward = True
+        try:
+            for hear in events.backward_started:
+                hear(tensors, gradients)
+            for change in events.backward_arguments:
+                tensors, gradients = change(tensors, gradients)
+        except Exception:
+            self.fail("backward_started")
+        return tensors, gradients
+
+    def end_backward(self) -> None:
+        state = self.state
+        state.in_backward = False
+        if state.capturing:
+            return
+        state.backwards += 1
+        try:
+            for hear in self.events.backward_ended:
+                hear()
+        except Exception:
+            self.fail("backward_ended")
+
+    def note_error(self, error: BaseException) -> None:
+        """``error`` passes through code of the job that we wrap; the caller raises it again."""
+        self.state.in_backward = False
+        self.on_error(error)
+
+    # ------------------------------------------------------------------ optimizer
+
+    @untraced
+    def start_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        """Returns changed (args, kwargs), or None."""
+        state = self.state
+        if state.stopped:  # inside a step that walks them the hooks cannot be removed
+            return None
+        if state.capturing:
+            self._captured = True
+            return None
+        state.in_step = True
+        try:
+            for hear in self.events.step_started:
+                hear(optimizer)
+            if len(args) > 1 or kwargs:
+                return self._with_closure_counted(optimizer, args, kwargs)
+        except Exception:
+            self.fail("step_started")
+        return None
+
+    def _with_closure_counted(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        """The arguments of a step that calls a closure: LBFGS does as often as its line search
+        needs. None if it has no closure."""
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if not callable(closure):
+            return None
+
+        def counted() -> Any:
+            self.state.closure_calls += 1
+            value = closure()
+            try:
+                for hear in self.events.closure_called:
+                    hear(optimizer)
+            except Exception:
+                self.fail("closure_called")
+            return value
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": counted}
+        return (args[0], counted, *args[2:]), kwargs
+
+    @untraced
+    def end_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        state = self.state
+        if state.stopped or state.capturing:
+            return
+        try:
+            ends = not state.manual and self._lead.ends_iteration(optimizer)
+            for hear in self.events.step_ended:
+                hear(optimizer, ends)
+            state.closure_calls = 0
+            if ends:
+                if state.iterations == 1 and self._lead.same_turn:
+                    self._start_over()
+                self._end_iteration(None)
+        except Exception:
+            self.fail("step_ended")
+        finally:
+            state.in_step = False
+
+    # ------------------------------------------------------------------ iterations
+
+    def on_manual_step(self, loss: Any, samples: float | None) -> None:
+        """``autotune.step()`` in the job's loop."""
+        if self.state.stopped or self.state.capturing:
+            return
+        try:
+            if not self.state.manual:
+                self.state.manual = True
+                self._start_over()
+            for hear in self.events.manual_step:
+                hear(loss)
+            self._end_iteration(samples)
+        except Exception:
+            self.fail("autotune.step")
+
+    def on_metric(self, name: str, value: Any) -> None:
+        """``autotune.metric()`` in the job."""
+        for hear in self.events.metric_told:
+            hear(name, value)
+
+    def _start_over(self) -> None:
+        self.state.iterations = 0
+        for hear in self.events.started_over:
+            hear()
+
+    def _end_iteration(self, samples: float | None) -> None:
+        state, events = self.state, self.events
+        iteration = Iteration(state.iterations)
+        for fill_in in events.iteration_ending:
+            fill_in(iteration, samples)
+        state.iterations += 1
+        if state.iterations == 1:
+            state.backwards_at_first = state.backwards
+        state.training_called = False
+        for hear in events.iteration_ended:
+            hear(iteration)
+
+    # ------------------------------------------------------------------ the job's own CUDA graphs
+
+    def begin_capture(self) -> None:
+        """The job begins to capture a CUDA graph."""
+        self.state.capturing = True
+
+    def end_capture(self) -> None:
+        """It has. The graph's replay calls no hook: if it holds backward or a step, iterations are
+        out of sight."""
+        self.state.capturing = False
+        if self._captured and not self.state.stopped:
+            self._step_aside("a CUDA graph of the job's", CAPTURED, True)

@@ -1,0 +1,19 @@
+"""What the job was seen doing by itself: knobs on the same thing have to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class JobTraits:
+    """Filled in by the patches and by what looks at the loss; read by :mod:`.job_facts`."""
+
+    autocast: str = ""  # the dtype of its own autocast regions
+    scaler: bool = False  # it has a GradScaler
+    compiles: bool = False
+    double_backward: bool = False  # create_graph=True
+    compares_samples: str = ""  # how its loss compares the samples of a batch: see loop.objective
+    settings: dict[str, str] = field(default_factory=dict)  # name -> where it makes that setting
+    loss_modules: set[str] = field(default_factory=set)
+    seeds: bool = False  # it sets a seed, or we do

@@ -1,0 +1,169 @@
+"""How long each iteration took, and what it trained on.
+
+    batch_requested ── waiting ── batch_given ── the model … ── batch_requested ── … ── epoch_ended
+       │ what the last batch was for is known now  │ DATA                            │ AWAY
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune_trials.agent.core.events import Listener
+from autotune_trials.agent.loop.interruptions import Interruptions
+from autotune_trials.agent.loop.sample_count import SampleCount
+from autotune_trials.measure.clock import AWAY, BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.entry_modules import Entry
+    from autotune_trials.agent.core.iteration import Iteration
+    from autotune_trials.agent.core.loop_state import LoopState
+    from autotune_trials.agent.dataloader.hooks import LoaderHooks
+    from autotune_trials.agent.dataloader.tracked import TrackedLoader
+    from autotune_trials.agent.loop.batch_accounting import Consumption
+    from autotune_trials.agent.loop.timer import Timer
+
+
+class IterationMeter(Listener):
+    """Moves the clock on and keeps account of batches. The first to listen: what others do counts
+    where it belongs."""
+
+    def __init__(
+        self, state: LoopState, timer: Timer, consumption: Consumption, samples: SampleCount
+    ) -> None:
+        self._state, self._timer = state, timer
+        self._consumption, self._samples = consumption, samples
+        self._interruptions = Interruptions(state, timer)
+        self.loaders: LoaderHooks | None = None
+        self._pass_begun: tuple[Any, int] = (None, 0)
+        self._other = False  # the batch asked for is not for the loader trained on
+
+    # ------------------------------------------------------------------ batches
+
+    def batch_requested(self, loader: TrackedLoader) -> None:
+        interruptions = self._interruptions
+        if not self._state.backwards:
+            self._begin_with(loader)
+        if self._consumption.evaluated or interruptions.calls:
+            self._end_of_batch()
+        away = False
+        self._other = loader.is_other
+        if self._other:
+            interruptions.note_other_loader()
+            away = not interruptions.other_loader_counts
+        self._timer.clock.switch(AWAY if away else DATA)
+        interruptions.note_batch()
+
+    def _begin_with(self, loader: TrackedLoader) -> None:
+        """No backward yet: what came before this pass over the data (statistics, Lightning's try of
+        the validation) was no training."""
+        if self._pass_begun != (loader, loader.passes):
+            self._pass_begun = (loader, loader.passes)
+            self._timer.clock.resume()
+
+    def _end_of_batch(self) -> None:
+        """The job is done with the latest batch. If it was only evaluated, it is no part of the
+        iteration."""
+        consumption = self._consumption
+        if consumption.evaluating:
+            consumption.settle(left_out=self._interruptions.leave_out_batch())
+        elif self._interruptions.calls:
+            self._interruptions.end_look()
+
+    def batch_given(
+        self,
+        loader: TrackedLoader,
+        batch: Any,
+        samples: float,
+        wait_s: float,
+        turnover_s: float | None,
+    ) -> None:
+        clock, consumption, loaders = self._timer.clock, self._consumption, self.loaders
+        if loaders is not None and loaders.own_s:
+            clock.last_s, wait_s = clock.last_s + loaders.own_s, max(0.0, wait_s - loaders.own_s)
+            loaders.own_s = 0.0
+        if loader.mark is not consumption.mark:
+            self._begin_pass(loader)
+        consumption.fetch(loader, loader.mark, samples, wait_s, turnover_s)
+        if clock.phase == AWAY and self._other:
+            return
+        if turnover_s is not None:
+            clock.relabel(AWAY)
+        clock.switch(FORWARD)
+
+    def _begin_pass(self, loader: TrackedLoader) -> None:
+        """The batch is the first of its iterator. If nothing was trained in the pass before, over
+        the same data, that was an evaluation."""
+        if self._state.backwards and self._consumption.passed_in_vain(loader):
+            self._interruptions.leave_out_pass()
+            self._consumption.leave_out_pass()
+        self._interruptions.note_pass()
+
+    def epoch_ended(self, loader: TrackedLoader) -> None:
+        if not loader.is_other:
+            self._end_of_batch()
+            self._consumption.end_epoch(loader.mark, trained=self._state.backwards > 0)
+            # waiting for the end, and what comes until the next batch, is turnover
+            self._timer.clock.relabel(AWAY)
+
+    # ------------------------------------------------------------------ model, backward, step
+
+    def module_called(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        clock, consumption = self._timer.clock, self._consumption
+        if self._interruptions.calls:
+            self._interruptions.end_look()
+        if clock.phase == AWAY and consumption.untouched:
+            clock.relabel(DATA)  # it was no evaluation that this batch was fetched for
+        if clock.phase in (OTHER, DATA, OPTIMIZER, AWAY):
+            clock.switch(FORWARD)
+        consumption.train()
+
+    def evaluated(self, entry: Entry, args: tuple[Any, ...]) -> None:
+        self._consumption.evaluated = True
+        self._interruptions.note_gradless_call()
+
+    def other_evaluated(self) -> None:
+        self._consumption.evaluated = True
+
+    def backward_started(self, tensors: Any, gradients: Any) -> None:
+        clock, consumption = self._timer.clock, self._consumption
+        if self._interruptions.calls:
+            self._interruptions.end_look()
+        if not consumption.trained:
+            consumption.train()
+        if clock.phase == OTHER and not self._state.training_called and not consumption.batches:
+            # a job without loader and modules: all before backward is its forward
+            clock.relabel(FORWARD)
+        clock.switch(BACKWARD)
+
+    def backward_ended(self) -> None:
+        self._timer.clock.switch(OPTIMIZER if self._state.in_step else OTHER)
+
+    def step_started(self, optimizer: Any) -> None:
+        self._timer.clock.switch(OPTIMIZER)
+
+    def step_ended(self, optimizer: Any, ends_iteration: bool) -> None:
+        if not ends_iteration:
+            self._timer.clock.switch(OTHER)
+
+    # ------------------------------------------------------------------ iterations
+
+    def iteration_ending(self, iteration: Iteration, samples: float | None) -> None:
+        interruptions, clock = self._interruptions, self._timer.clock
+        if interruptions.calls:
+            interruptions.end_look()
+        wall, iteration.spent = clock.cut()
+        iteration.wall_s = sum(wall[:AWAY])
+        iteration.counted = clock.counted
+        trained = self._consumption.take(interruptions)
+        self._samples.add(iteration, trained, samples)
+        if trained.in_turn:
+            interruptions.note_turn()
+        if interruptions.noted:
+            iteration.interrupted = interruptions.end_iteration()
+
+    def started_over(self) -> None:
+        self._samples.start_over()
+        if self._state.manual:
+            self._consumption.start_over()
+        else:
+            self._consumption.go_on_with_first()

@@ -1,0 +1,142 @@
+"""What is learnt of the job's modules: which it calls in training, on what device, and what it
+casts or compiles itself."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from autotune_trials.agent.controls.autocast import AutocastControl
+from autotune_trials.agent.core.events import Listener
+from autotune_trials.agent.facts.job_facts import loss_module
+from autotune_trials.agent.patches import modules
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.live_job import LiveJobControl
+    from autotune_trials.agent.core.iteration import Iteration
+    from autotune_trials.agent.core.knob_applier import Knobs
+    from autotune_trials.agent.facts.job_traits import JobTraits
+    from autotune_trials.agent.observers.compiles import CompileLog
+
+
+class ModuleWatch(Listener):
+    """Every call of a module is watched during warm-up, and no longer: it costs."""
+
+    def __init__(self, live: LiveJobControl, knobs: Knobs, traits: JobTraits) -> None:
+        self._live, self._knobs, self._traits = live, knobs, traits
+        self._torch, self._state = live.torch, live.state
+        self._loop, self._config = live.loop, live.config
+        self._watching = False
+        # modules in training, but without gradients, while they are watched
+        self._called_gradless: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.compiles: CompileLog | None = None  # in profile runs, once something is compiled
+        live.before_compile = self.listen_to_dynamo
+
+    @property
+    def watching(self) -> bool:
+        return self._watching
+
+    def watch(self, on: bool) -> None:
+        if on:
+            modules.install(self._live.patches, self._torch, self)
+        else:
+            modules.restore(self._live.patches)
+        self._watching = on
+
+    def iteration_ended(self, iteration: Iteration) -> None:
+        if self._watching:
+            if self._state.iterations >= self._config.warmup_steps:
+                self.watch(False)
+        elif self._state.iterations == 1 and self._nothing_compiled():
+            self.watch(True)
+        elif self._state.iterations > 1:
+            self._live.events.forget(self, "iteration_ended")
+
+    def started_over(self) -> None:
+        self._live.events.recall(self, "iteration_ended")
+
+    def on_module(self, module: Any) -> None:
+        """A top-level module call, while modules are watched."""
+        torch, state, live = self._torch, self._state, self._live
+        if state.stopped or state.inside_entry or state.capturing:
+            return
+        if state.in_backward and module not in self._called_gradless:
+            return  # backward of a checkpointed part calls its modules again
+        try:
+            if not torch.is_grad_enabled():
+                if module.training:
+                    self._called_gradless.add(module)
+                    state.seen_gradless = True
+                for hear in live.events.other_evaluated:
+                    hear()
+                return
+            if not module.training:
+                return
+            first = next(module.parameters(), None)
+            if first is None:
+                if hasattr(module, "reduction"):
+                    self._traits.loss_modules.add(loss_module(module))
+                return
+            if isinstance(module, torch.jit.ScriptModule):
+                return
+            self._loop.learn_device(first.device)
+            if (
+                torch.is_autocast_enabled(live.device)
+                and live.get(AutocastControl).region.dtype is None
+            ):
+                self._note_autocast(torch.get_autocast_dtype(live.device))
+            if live.add_entry(module) is not None:
+                self._knobs.hold(final=False)
+        except Exception:
+            self._loop.fail("on_module")
+
+    def on_autocast(self, region: Any) -> None:
+        """The job enters an autocast region, while modules are watched."""
+        if not self._live.get(AutocastControl).region.entering and getattr(
+            region, "_enabled", False
+        ):
+            self._note_autocast(getattr(region, "fast_dtype", ""))
+
+    def _note_autocast(self, dtype: Any) -> None:
+        self._traits.autocast = self._traits.autocast or str(dtype).removeprefix("torch.")
+
+    def before_own_compile(self, model: Any) -> None:
+        """The job is about to compile: dynamo must find torch as it is."""
+        if not self._state.stopped:
+            self.listen_to_dynamo()
+            self.watch(False)
+            if isinstance(getattr(model, "__self__", model), self._torch.nn.Module):
+                self._traits.compiles = True
+                self._live.drop_entries()
+
+    def listen_to_dynamo(self) -> None:
+        """Something is about to be compiled. Graph breaks happen in warm-up, long before anything
+        is watched."""
+        if self._config.mode == "profile":
+            if self.compiles is None:
+                from autotune_trials.agent.observers.compiles import CompileLog
+
+                self.compiles = CompileLog(self._live.patches)
+            self.compiles.attach()
+
+    def after_own_compile(self, compiled: Any) -> None:
+        """What torch.compile made: if it is a module, it is what the job will call."""
+        try:
+            if not self._state.stopped and isinstance(compiled, self._torch.nn.Module):
+                first = next(compiled.parameters(), None)
+                if first is not None:
+                    self._loop.learn_device(first.device)
+                    self._live.add_entry(compiled)
+        except Exception:
+            self._loop.fail("after_own_compile")
+
+    def _nothing_compiled(self) -> bool:
+        """torch.compile was called (by a library, when it was imported), yet nothing of the job
+        runs compiled."""
+        utils = sys.modules.get("torch._dynamo.utils")
+        return (
+            not self._traits.compiles
+            and not self._live.entries
+            and (utils is None or not utils.counters["stats"]["unique_graphs"])
+        )

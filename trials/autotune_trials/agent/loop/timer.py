@@ -1,0 +1,103 @@
+"""The clock of the session: which one is in use, and what of the time is no part of any
+iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from autotune_trials.agent.core.events import Events, Listener
+from autotune_trials.measure.clock import (
+    FORWARD,
+    OTHER,
+    TO_DEVICE,
+    DeviceClock,
+    PhaseClock,
+    Ranges,
+    StillClock,
+)
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.iteration import Iteration
+    from autotune_trials.agent.core.loop_state import LoopState
+
+
+class RangeStart(Listener):
+    """Begins the range of the next iteration, after all others: what the agent does between two
+    belongs to none."""
+
+    def __init__(self, timer: Timer, state: LoopState) -> None:
+        self._timer, self._state = timer, state
+
+    def iteration_ended(self, iteration: Iteration) -> None:
+        if self._timer.ranges is not None and not self._state.stopped:
+            self._timer.ranges.begin_iteration()
+
+
+class Timer(Listener):
+    """Holds the clock, which is another one once the job is known to train on a GPU."""
+
+    def __init__(self, torch: Any, state: LoopState, events: Events, measures: bool) -> None:
+        self._torch, self._state, self._events, self._measures = torch, state, events, measures
+        self.clock: PhaseClock = PhaseClock() if measures else StillClock()
+        self._begun = False
+        self._range_start = RangeStart(self, state)
+
+    def device_found(self, device: Any) -> None:
+        if device.type == "cuda" and self._measures:
+            ranges, self.clock = self.clock.ranges, DeviceClock(self._torch, device)
+            self.clock.ranges = ranges
+
+    def begin(self) -> None:
+        """Training begins: imports and the building of the model are no part of the first
+        iteration. Idempotent."""
+        if not self._begun:
+            self._begun = True
+            self.clock.resume()
+            if self.clock.ranges is not None:
+                self.clock.ranges.begin_iteration()
+
+    @contextmanager
+    def own_time(self) -> Iterator[None]:
+        """What runs inside is the agent's, and no part of any iteration."""
+        try:
+            yield
+        finally:
+            self.clock.resume()
+
+    def finish(self) -> None:
+        """Wait for the device: what the clock has given out is final then."""
+        self.clock.finish()
+
+    # ------------------------------------------------------------------ copies to the device
+
+    def begin_transfer(self) -> int:
+        """A copy to the device begins; returns the phase to go back to."""
+        phase = self.clock.phase
+        if phase in (OTHER, FORWARD) and not self._state.capturing:
+            self.clock.switch(TO_DEVICE)
+        return phase
+
+    def end_transfer(self, phase: int) -> None:
+        if self.clock.phase == TO_DEVICE:
+            self.clock.switch(phase)
+
+    # ------------------------------------------------------------------ a profiler's timeline
+
+    @property
+    def ranges(self) -> Ranges | None:
+        return self.clock.ranges
+
+    def draw(self, ranges: Ranges | None) -> None:
+        """Draw phases and iterations into ``ranges`` from now on."""
+        self.clock.ranges = ranges
+        if ranges is not None:
+            self._events.listen(self._range_start)
+
+    def close_ranges(self) -> None:
+        """Close what is open in the timeline, and draw no more."""
+        self._events.forget(self._range_start)
+        ranges, self.clock.ranges = self.clock.ranges, None
+        if ranges is not None:
+            ranges.close()

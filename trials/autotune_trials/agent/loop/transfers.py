@@ -1,0 +1,70 @@
+"""Copies of tensors to the GPU: they take time of their own, and knobs act on them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from autotune_trials.agent.controls.non_blocking import NonBlocking
+from autotune_trials.agent.controls.prefetch import CudaPrefetch
+from autotune_trials.agent.core.events import Listener
+from autotune_trials.agent.patches import transfer
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.live_job import LiveJobControl
+    from autotune_trials.agent.facts.call_sites import SiteRecorder
+
+
+class Transfers(Listener):
+    """Takes hold of them once the job is known to train on a GPU, if they are measured or
+    changed."""
+
+    def __init__(self, live: LiveJobControl, sites: SiteRecorder) -> None:
+        self._live, self._sites = live, sites
+        self._non_blocking, self._prefetch = live.get(NonBlocking), live.get(CudaPrefetch)
+
+    def device_found(self, device: Any) -> None:
+        changed = self._non_blocking.wanted is not None or self._prefetch.prefetch is not None
+        if device.type == "cuda" and (self._live.config.mode != "launch" or changed):
+            transfer.install(self._live.patches, self._live.torch, self)
+
+    def copy(
+        self, original: Any, method: str, tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """What the job's call of ``original``, torch's own method of this name, returns: a copy of
+        a host tensor on the device."""
+        if self._sites.open:
+            self._sites.on_transfer(sys._getframe(1))
+        wanted = self._non_blocking.wanted
+        if wanted is not None and tensor.is_pinned():
+            args, kwargs = transfer.with_flag(args, kwargs, wanted)
+        timer = self._live.timer
+        before = timer.begin_transfer()
+        try:
+            moved = (
+                self._made_ahead(method, tensor, args, kwargs)
+                if self._prefetch.prefetch is not None
+                else None
+            )
+            return original(tensor, *args, **kwargs) if moved is None else moved
+        finally:
+            timer.end_transfer(before)
+
+    def _made_ahead(
+        self, method: str, tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any | None:
+        """What the call would return, if it is a plain copy and that was made ahead; else None."""
+        prefetch, torch = self._prefetch.prefetch, self._live.torch
+        assert prefetch is not None
+        positional = ("device",) if method == "to" else ("device", "non_blocking")
+        call = {**dict(zip(positional, args, strict=False)), **kwargs}
+        if len(args) > len(positional) or not call.keys() <= {"device", "non_blocking"}:
+            return None
+        target = call.get("device", "cuda")
+        if isinstance(target, torch.Tensor):  # of another type, perhaps
+            return None
+        number = isinstance(target, int)
+        device = torch.device("cuda", target) if number else torch.device(target or "cuda")
+        if device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
+        return prefetch.take(tensor, device, bool(call.get("non_blocking")))

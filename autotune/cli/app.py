@@ -27,7 +27,7 @@ COMMANDS: dict[str, Command] = {
     "profile": Command("autotune.cli.profile", "profile", "Say why a job takes the time it takes, without tuning it."),
     "show": Command("autotune.cli.show", "show", "Show the result of a run."),
     "compare": Command("autotune.cli.compare", "compare", "Compare two runs: verdicts, knobs, times, operators."),
-    "judge": Command("autotune.cli.judge", "judge", "Judge a change: is B faster, and does it train the same way?"),
+    "judge": Command("autotune.cli.judge", "judge", "Say whether a change is faster, slower or the same, and trains the same way."),
     "launch": Command("autotune.cli.launch", "launch", "Run the job with its tuned settings."),
     "export": Command(
         "autotune.cli.export", "export", "Write tuned settings as a script, for a launcher or a cluster, or as a patch of your source."

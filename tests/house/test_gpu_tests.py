@@ -18,7 +18,7 @@ sys.exit(pytest.main(["-q", "-o", "addopts=", "-m", "gpu", "--collect-only", *sy
 
 def test_they_are_collected_without_what_only_the_tuner_needs() -> None:
     files = [f for f in sorted(TESTS.rglob("test_*.py")) if "mark.gpu" in f.read_text("utf-8") and f != Path(__file__)]
-    assert len(files) >= 8
+    assert len(files) >= 7
     words = [sys.executable, "-c", COLLECT, *map(str, files)]
     done = subprocess.run(words, cwd=TESTS.parent, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout[-3000:]

@@ -32,7 +32,7 @@ PLAIN = {"PATH": "", "OMP_NUM_THREADS": "1", "TORCH_COMPILE_DISABLE": "1"}
 # In the place of `autotune run`: waits to be interrupted at first, and finishes when called again.
 STAND_IN = """
 import json, pathlib, sys, time
-assert sys.argv[1:] == ["run", "job.yaml", "--offline"]
+assert sys.argv[1:] == ["run", "job.yaml", "--no-history", "--offline"]
 name = json.loads(pathlib.Path("job.yaml").read_text())["name"]
 folder = pathlib.Path("autotune-runs") / name
 if {waits} and not folder.exists():

@@ -17,6 +17,7 @@ DATES = {
     "autotune/export/tuned.py": "when tuned.yaml was written",
     "autotune/tracking/spool.py": "when an event happened, which MLflow shows",
     "autotune/tracking/mlflow.py": "until when a request that was given up may still arrive; kept for the next process, which may come after a reboot",
+    "autotune/history/use.py": "when a run ended, kept in the history",
     "autotune/cli/jobs.py": "compared with the date at which a cluster says that a job began",
     "trials/autotune_trials/agent/observers/compiles.py": "compared with the dates dynamo gives its own compilations",
 }

@@ -57,6 +57,10 @@ def test_a_lock_is_seen(tmp_path: Path) -> None:
 
 # What of the table in README.md is looked after in another way, or starts nothing.
 OTHERWISE = {
+    "agent/test_loop_styles.py": "the agent in a job; there is no tuner that could leave anything",
+    "cli/test_whole_run.py": "one run for all tests of the file, which look at what it leaves",
+    "sessions/test_real_jobs.py": "what a session leaves: sessions/test_clean_up.py",
+    "sessions/test_side_effects.py": "files alone, and each is looked at",
     "executors/test_cluster_head.py": "starts nothing",
     "executors/test_ray_faults.py": "what is left on each node: ray_runs.py",
     "executors/test_ray_several_nodes.py": "what is left on each node: ray_runs.py",
